@@ -1,0 +1,49 @@
+//! The one error type of GT. A variant says which Python exception a person sees.
+
+use serde::{Deserialize, Serialize};
+
+/// What went wrong, worded for the person who wrote the program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Error {
+    /// An operand has a type the op does not take (`TypeError`).
+    #[error("{0}")]
+    Type(String),
+    /// An argument has a value the op does not take (`ValueError`).
+    #[error("{0}")]
+    Value(String),
+    /// A dimension or index lies out of range (`IndexError`).
+    #[error("{0}")]
+    Index(String),
+    /// Shapes do not fit, autograd misuse and all that PyTorch calls `RuntimeError`.
+    #[error("{0}")]
+    Runtime(String),
+    /// Out of memory on a worker (`MemoryError`).
+    #[error("{0}")]
+    Memory(String),
+    /// The server or a worker cannot be reached or went away (`ConnectionError`).
+    #[error("{0}")]
+    Connection(String),
+}
+
+/// Shorthand used by every crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// The same kind of error with its message changed.
+    pub fn map_message(self, f: impl FnOnce(String) -> String) -> Error {
+        match self {
+            Error::Type(m) => Error::Type(f(m)),
+            Error::Value(m) => Error::Value(f(m)),
+            Error::Index(m) => Error::Index(f(m)),
+            Error::Runtime(m) => Error::Runtime(f(m)),
+            Error::Memory(m) => Error::Memory(f(m)),
+            Error::Connection(m) => Error::Connection(f(m)),
+        }
+    }
+}
+
+/// Builds an `Err(Error::Variant(format!(..)))`.
+#[macro_export]
+macro_rules! bail {
+    ($kind:ident, $($arg:tt)*) => { return Err($crate::Error::$kind(format!($($arg)*))) };
+}

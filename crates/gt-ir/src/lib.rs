@@ -1,0 +1,26 @@
+//! The language of GT: element types, shapes, ops and their rules, programs and errors.
+//!
+//! An op is defined here and nowhere else: its type rule (`infer`), its gradient (`grad`), its reference meaning
+//! (`reference`), its layouts and its samples. Everything that lists ops is derived from these.
+
+pub mod build;
+pub mod dtype;
+pub mod elementwise;
+pub mod error;
+pub mod grad;
+pub mod infer;
+pub mod op;
+pub mod program;
+pub mod real;
+pub mod scalar;
+pub mod shape;
+
+pub use build::{Build, Operand, Operands};
+pub use dtype::{DType, Kind};
+pub use elementwise::{Binary, Needs, Unary};
+pub use error::{Error, Result};
+pub use infer::{ArgTy, infer};
+pub use op::{ArgKind, Dist, Op, ReduceKind, ScanKind, ScatterMode, View};
+pub use program::{Arg, Args, Input, Instr, Program, Slot, Structure, TensorId};
+pub use scalar::Scalar;
+pub use shape::{Ints, Shape, Ty, norm_dim};

@@ -1,0 +1,193 @@
+//! The instructions of the language.
+
+use crate::elementwise::{Binary, Unary};
+use crate::{DType, Ints, Shape};
+use serde::{Deserialize, Serialize};
+
+/// Views: other ways to look at the same elements. A slice's start is an operand (a slot), never structure.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum View {
+    /// The same elements in row-major order, in another shape.
+    Reshape(Shape),
+    /// Dimension i of the result is dimension `perm[i]` of the operand.
+    Permute(Ints),
+    /// Broadcasts to a larger shape.
+    Expand(Shape),
+    /// `len` elements along `dim`, `step` apart, from a start given as operand.
+    Slice { dim: usize, len: usize, step: usize },
+}
+
+impl View {
+    /// True if the view takes a start operand.
+    pub fn has_start(&self) -> bool {
+        matches!(self, View::Slice { .. })
+    }
+}
+
+/// Distributions of the random op. Every element is a function of (key, offset, its index) alone (C7).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Dist {
+    /// Uniform in [0, 1).
+    Uniform,
+    /// Standard normal.
+    Normal,
+    /// Uniform integers in [low, high).
+    Int { low: i64, high: i64 },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum ReduceKind {
+    Sum,
+    Prod,
+    Max,
+    Min,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum ArgKind {
+    Max,
+    Min,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum ScanKind {
+    Sum,
+    Prod,
+}
+
+/// What a scatter does with an element that is there already.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum ScatterMode {
+    /// Overwrites; of several writers the last in row-major order of the source wins.
+    Set,
+    /// Adds, in row-major order of the source.
+    Add,
+    /// Keeps the larger.
+    Max,
+}
+
+/// One instruction without its operands. The comment of each variant lists its operands; `n:` marks a number.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Op {
+    /// (n: value). A tensor filled with one number.
+    Full { shape: Shape, dtype: DType },
+    /// (n: start, n: step). start + i * step.
+    Arange { len: usize, dtype: DType },
+    /// (n: key, n: offset), both slots. Random numbers.
+    Random { dist: Dist, shape: Shape, dtype: DType },
+    /// (n: bytes), a slot. Small data that travels inside the program.
+    Data { shape: Shape, dtype: DType },
+
+    /// (x).
+    Unary(Unary),
+    /// (a, b), either may be a number, not both.
+    Binary(Binary),
+    /// (cond, a, b), a and b may be numbers, not both unless `Full` would do.
+    Where,
+    /// (x). Converts elements; float to int truncates, to bool asks for non-zero.
+    Cast(DType),
+
+    /// (x, n: start if a slice).
+    View(View),
+    /// (x, n: fill). Adds `lo[d]` elements before and `hi[d]` after in every dimension.
+    Pad { lo: Ints, hi: Ints },
+    /// (x, ...). Joins along an existing dimension.
+    Concat { dim: usize },
+    /// (x). Reverses the order along `dims`.
+    Flip { dims: Ints },
+    /// (base, value or number, n: start of each slice of the path). `base` with the elements that `path` shows
+    /// replaced by `value`, whose shape is that of the view.
+    Put { path: Vec<View> },
+
+    /// (x).
+    Reduce { kind: ReduceKind, dims: Ints, keepdim: bool },
+    /// (x). Index of the extreme along one dimension, the lowest of equals; NaN counts as extreme.
+    ArgReduce { kind: ArgKind, dim: usize, keepdim: bool },
+    /// (x). Running sum or product along one dimension.
+    Scan { kind: ScanKind, dim: usize },
+
+    /// (a, b) or (a, b, bias). Matrix product of the last two dimensions; leading ones broadcast. `ta`/`tb` say that
+    /// the operand is stored transposed. Rounds once, bias included.
+    Matmul { ta: bool, tb: bool },
+
+    /// (x, index). PyTorch's `gather`: ranks agree, the result has the index's shape.
+    Gather { dim: usize },
+    /// (base, index, src or number). PyTorch's `scatter` family: `index` and `src` have one shape.
+    Scatter { dim: usize, mode: ScatterMode },
+    /// (x, index). Whole slices along `dim`; the index's shape replaces that dimension. Negative indices count from the end.
+    Take { dim: usize },
+    /// (base, index, src). Writes what `Take` with the same index would read.
+    TakePut { dim: usize, mode: ScatterMode },
+
+    /// (x). Composite; rounds once.
+    Softmax { dim: usize },
+    /// (x). Composite; rounds once.
+    LogSoftmax { dim: usize },
+}
+
+impl Op {
+    /// The name in the text form.
+    pub fn text(&self) -> &'static str {
+        match self {
+            Op::Full { .. } => "FULL",
+            Op::Arange { .. } => "ARANGE",
+            Op::Random { dist: Dist::Uniform, .. } => "RAND",
+            Op::Random { dist: Dist::Normal, .. } => "RANDN",
+            Op::Random { dist: Dist::Int { .. }, .. } => "RANDINT",
+            Op::Data { .. } => "DATA",
+            Op::Unary(op) => op.text(),
+            Op::Binary(op) => op.text(),
+            Op::Where => "WHERE",
+            Op::Cast(_) => "CAST",
+            Op::View(View::Reshape(_)) => "RESHAPE",
+            Op::View(View::Permute(_)) => "PERMUTE",
+            Op::View(View::Expand(_)) => "EXPAND",
+            Op::View(View::Slice { .. }) => "SLICE",
+            Op::Pad { .. } => "PAD",
+            Op::Concat { .. } => "CONCAT",
+            Op::Flip { .. } => "FLIP",
+            Op::Put { .. } => "PUT",
+            Op::Reduce { kind: ReduceKind::Sum, .. } => "SUM",
+            Op::Reduce { kind: ReduceKind::Prod, .. } => "PROD",
+            Op::Reduce { kind: ReduceKind::Max, .. } => "AMAX",
+            Op::Reduce { kind: ReduceKind::Min, .. } => "AMIN",
+            Op::ArgReduce { kind: ArgKind::Max, .. } => "ARGMAX",
+            Op::ArgReduce { kind: ArgKind::Min, .. } => "ARGMIN",
+            Op::Scan { kind: ScanKind::Sum, .. } => "CUMSUM",
+            Op::Scan { kind: ScanKind::Prod, .. } => "CUMPROD",
+            Op::Matmul { .. } => "MATMUL",
+            Op::Gather { .. } => "GATHER",
+            Op::Scatter { .. } => "SCATTER",
+            Op::Take { .. } => "TAKE",
+            Op::TakePut { .. } => "TAKEPUT",
+            Op::Softmax { .. } => "SOFTMAX",
+            Op::LogSoftmax { .. } => "LOGSOFTMAX",
+        }
+    }
+
+    /// True if operand `i`, a number, is a slot from the start (C4): its value never enters the plan key.
+    pub fn slot_arg(&self, i: usize) -> bool {
+        match self {
+            Op::Random { .. } | Op::Data { .. } => true,
+            Op::View(View::Slice { .. }) => i == 1,
+            Op::Put { .. } => i >= 2,
+            _ => false,
+        }
+    }
+
+    /// True if a number as operand `i` may become a slot when it comes back changed (C4). Exponents and fills
+    /// stay structure.
+    pub fn may_become_slot(&self, i: usize) -> bool {
+        match self {
+            Op::Binary(Binary::Pow) => i == 0,
+            Op::Binary(_) | Op::Where => true,
+            Op::Scatter { .. } | Op::Put { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// True if the op only rearranges elements of its first operand.
+    pub fn is_view(&self) -> bool {
+        matches!(self, Op::View(_))
+    }
+}

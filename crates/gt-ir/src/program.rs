@@ -1,0 +1,206 @@
+//! Programs: the instructions between two cuts, split into structure (the plan key) and binding (ids, slots).
+
+use crate::infer::{ArgTy, infer};
+use crate::op::Op;
+use crate::{Result, Scalar, Ty, bail};
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::Arc;
+
+/// A tensor's name within its session, written once (C1).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct TensorId(pub u64);
+
+/// An operand inside a structure.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Arg {
+    /// A value: inputs come first, then the result of every instruction in order.
+    Value(u32),
+    /// A number that is part of the plan key.
+    Const(Scalar),
+    /// A number or bytes outside the plan key: an index into the binding's slots.
+    Slot(u32),
+}
+
+/// Operands of one instruction.
+pub type Args = SmallVec<[Arg; 3]>;
+
+/// One instruction. Its result is the value numbered `inputs + position`.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Instr {
+    pub op: Op,
+    pub args: Args,
+}
+
+/// A live-in of a program.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Input {
+    pub ty: Ty,
+    /// The client dropped it during this program: its buffer may be reused once the program succeeded.
+    pub dies: bool,
+}
+
+/// All of a program that its plan depends on (C4). Ids are numbered by first use, so equal work has equal structure.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct Structure {
+    pub inputs: Vec<Input>,
+    pub instrs: Vec<Instr>,
+    /// The values that outlive the program.
+    pub outs: Vec<u32>,
+    /// How many slots the binding must bring.
+    pub slots: u32,
+}
+
+/// What fills a slot.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Slot {
+    Num(Scalar),
+    /// Dense elements in the machine's byte order.
+    Data(Arc<Vec<u8>>),
+}
+
+/// A structure bound to the tensors of a session.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Program {
+    pub structure: Arc<Structure>,
+    /// `structure.key()`, kept so that it is computed once. A receiver recomputes it.
+    pub key: u64,
+    /// One id per input.
+    pub inputs: Vec<TensorId>,
+    /// One fresh id per live-out.
+    pub outs: Vec<TensorId>,
+    pub slots: Vec<Slot>,
+    /// Ids the client has dropped. Those that are inputs here are also marked `dies`.
+    pub frees: Vec<TensorId>,
+}
+
+/// No program holds more instructions than this.
+pub const MAX_INSTRS: usize = 1 << 20;
+
+impl Structure {
+    /// The plan key: a hash of the whole structure. Equal keys are compared in full before they count as equal.
+    pub fn key(&self) -> u64 {
+        let mut hasher = foldhash::quality::FixedState::default().build_hasher();
+        self.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// The type of every value, inputs first. Fails if anything in the structure is not well formed, so that
+    /// whoever runs it may index without fear.
+    pub fn check(&self) -> Result<Vec<Ty>> {
+        if self.instrs.len() > MAX_INSTRS || self.inputs.len() > MAX_INSTRS {
+            bail!(Value, "program: {} instructions, at most {MAX_INSTRS} are possible", self.instrs.len());
+        }
+        let mut types: Vec<Ty> = Vec::with_capacity(self.inputs.len() + self.instrs.len());
+        for input in &self.inputs {
+            input.ty.shape.check("input", input.ty.dtype)?;
+            types.push(input.ty.clone());
+        }
+        for (i, instr) in self.instrs.iter().enumerate() {
+            let mut args: SmallVec<[ArgTy; 4]> = SmallVec::new();
+            for (j, arg) in instr.args.iter().enumerate() {
+                args.push(match arg {
+                    Arg::Value(v) => match types.get(*v as usize) {
+                        Some(ty) => ArgTy::Val(ty),
+                        None => bail!(Value, "program: instruction {i} reads value {v} before it is written"),
+                    },
+                    Arg::Const(_) if instr.op.slot_arg(j) => {
+                        bail!(
+                            Value,
+                            "program: instruction {i} ({}) needs a slot as operand {j}",
+                            instr.op.text()
+                        )
+                    }
+                    Arg::Const(_) => ArgTy::Num,
+                    Arg::Slot(k) if *k < self.slots => ArgTy::Num,
+                    Arg::Slot(k) => bail!(Value, "program: instruction {i} reads slot {k} of {}", self.slots),
+                });
+            }
+            let ty = infer(&instr.op, &args)?;
+            drop(args);
+            types.push(ty);
+        }
+        for &out in &self.outs {
+            if out as usize >= types.len() {
+                bail!(Value, "program: live-out {out} of {} values", types.len());
+            }
+        }
+        Ok(types)
+    }
+}
+
+impl Program {
+    /// Checks that the binding fits the structure, whose value types are given.
+    pub fn check_binding(&self, types: &[Ty]) -> Result<()> {
+        let s = &self.structure;
+        if self.inputs.len() != s.inputs.len()
+            || self.outs.len() != s.outs.len()
+            || self.slots.len() != s.slots as usize
+        {
+            bail!(Value, "program: the binding does not fit its structure");
+        }
+        for (i, instr) in s.instrs.iter().enumerate() {
+            let view_span = |dim: usize, len: usize, step: usize, shape: &crate::Shape| {
+                (shape[dim], len.saturating_sub(1) * step + (len > 0) as usize)
+            };
+            let mut starts: SmallVec<[(usize, usize); 2]> = SmallVec::new();
+            match &instr.op {
+                Op::Data { .. } => {
+                    let need = types[s.inputs.len() + i].bytes();
+                    match self.slot(instr.args.first()) {
+                        Some(Slot::Data(d)) if d.len() == need => {}
+                        _ => bail!(Value, "program: instruction {i} needs {need} bytes of data in its slot"),
+                    }
+                    continue;
+                }
+                Op::View(crate::op::View::Slice { dim, len, step }) => {
+                    let Arg::Value(x) = instr.args[0] else { continue };
+                    starts.push(view_span(*dim, *len, *step, &types[x as usize].shape));
+                }
+                Op::Put { path } => {
+                    let Arg::Value(base) = instr.args[0] else { continue };
+                    let mut shape = types[base as usize].shape.clone();
+                    for view in path {
+                        if let crate::op::View::Slice { dim, len, step } = view {
+                            starts.push(view_span(*dim, *len, *step, &shape));
+                        }
+                        shape = crate::infer::view_shape("PUT", view, &shape)?;
+                    }
+                }
+                _ => {}
+            }
+            let first = if matches!(instr.op, Op::Put { .. }) { 2 } else { 1 };
+            for (k, (size, span)) in starts.into_iter().enumerate() {
+                let start = match self.slot(instr.args.get(first + k)) {
+                    Some(Slot::Num(x)) => x.as_i64(),
+                    _ => bail!(Value, "program: instruction {i} needs a number as slice start"),
+                };
+                if start < 0 || (start as u64).saturating_add(span as u64) > size as u64 {
+                    bail!(
+                        Index,
+                        "program: instruction {i} slices {start}..{} of {size}",
+                        start + span as i64
+                    );
+                }
+            }
+            for arg in &instr.args {
+                if let (Arg::Slot(_), Some(Slot::Data(_))) = (arg, self.slot(Some(arg))) {
+                    bail!(
+                        Value,
+                        "program: instruction {i} ({}) has bytes where a number belongs",
+                        instr.op.text()
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn slot(&self, arg: Option<&Arg>) -> Option<&Slot> {
+        match arg {
+            Some(Arg::Slot(k)) => self.slots.get(*k as usize),
+            _ => None,
+        }
+    }
+}

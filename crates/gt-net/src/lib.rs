@@ -1,0 +1,13 @@
+//! What carries GT's messages and bulk bytes: in-process, unix socket, TCP and shared memory.
+//!
+//! Bytes, frames and meaning are three layers. `stream` and `frame` know bytes and frames, `link` makes a
+//! numbered link of them that survives cuts, `handshake` opens it; `peer` and `server` are its two ends.
+//! `bulk` is the data plane beside it. Only `msg` knows what a payload means.
+
+pub mod addr;
+pub mod frame;
+pub mod handshake;
+pub mod inproc;
+pub mod link;
+pub mod port;
+mod stream;

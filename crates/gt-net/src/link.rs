@@ -1,0 +1,470 @@
+//! One reliable, numbered link over connections that may be cut: a state machine without I/O or clock.
+//!
+//! Invariants: (L1) every payload accepted by `send` is delivered once and in order, or the link is lost;
+//! (L2) what is kept for resending is bounded in bytes; (L3) nothing is written twice on one connection.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use bytes::Bytes;
+use thiserror::Error;
+
+use crate::frame::{Frame, HEADER, Kind, MAX_PAYLOAD, header};
+
+/// Milliseconds on any clock that never goes back.
+pub type Millis = u64;
+
+/// The times and sizes a link keeps to.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Something is sent at least this often.
+    pub heartbeat_ms: Millis,
+    /// Silence for this long means the connection is dead.
+    pub silence_ms: Millis,
+    /// A cut connection may be resumed for this long.
+    pub resume_ms: Millis,
+    /// Bytes sent and not yet acknowledged that are kept at most.
+    pub unacked_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { heartbeat_ms: 1_000, silence_ms: 10_000, resume_ms: 60_000, unacked_bytes: 256 << 20 }
+    }
+}
+
+/// Acknowledge at once after this many bytes or frames, rather than with the next heartbeat.
+const ACK_BYTES: usize = 1 << 20;
+const ACK_FRAMES: u64 = 256;
+
+/// Why a link cannot go on as asked.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum LinkError {
+    /// Too much is waiting for the peer's acknowledgement.
+    #[error("link: {waiting} bytes wait for the peer, at most {max} may: it reads too slowly")]
+    Full {
+        /// Bytes waiting now.
+        waiting: usize,
+        /// The bound.
+        max: usize,
+    },
+    /// The payload does not fit a frame.
+    #[error("link: message of {0} bytes, at most {MAX_PAYLOAD} fit a frame: send bulk data by ticket")]
+    TooLong(usize),
+    /// The peer skipped a number.
+    #[error("link: frame {got} came, expected {expected}")]
+    Gap {
+        /// The number that came.
+        got: u64,
+        /// The number that should have come.
+        expected: u64,
+    },
+    /// The peer acknowledges what was never sent, or asks again for what it acknowledged.
+    #[error("link: the peer claims to have received up to {claimed}, possible are {from} to {to}")]
+    Ack {
+        /// What the peer claims.
+        claimed: u64,
+        /// Already acknowledged.
+        from: u64,
+        /// Last number sent.
+        to: u64,
+    },
+    /// A handshake frame came on an open link.
+    #[error("link: unexpected {0:?} frame")]
+    Unexpected(Kind),
+}
+
+/// What a received frame means for the owner of the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received<'a> {
+    /// The next message, in order.
+    Message(&'a [u8]),
+    /// Nothing to deliver: a duplicate or a heartbeat.
+    Nothing,
+    /// The peer ended the link, with its reason.
+    Close(&'a [u8]),
+}
+
+/// What the passing of time means for the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alive {
+    /// All is well, or a cut may still be resumed.
+    Yes,
+    /// The peer was silent for too long: drop the connection and call `cut`.
+    Silent,
+    /// The time to resume is over: the link is lost.
+    Lost,
+}
+
+#[derive(Debug)]
+struct Piece {
+    header: [u8; HEADER],
+    payload: Bytes,
+}
+
+/// The state of one link: what to write, what to keep for resending, what came.
+#[derive(Debug)]
+pub struct Link {
+    limits: Limits,
+    sent: u64,
+    unacked: VecDeque<Bytes>,
+    unacked_bytes: usize,
+    received: u64,
+    acked: u64,
+    unacked_received: usize,
+    out: VecDeque<Piece>,
+    written: usize,
+    heard_at: Millis,
+    sent_at: Millis,
+    cut_at: Option<Millis>,
+}
+
+impl Link {
+    /// A link whose connection is open.
+    pub fn new(now: Millis, limits: Limits) -> Self {
+        Link {
+            limits,
+            sent: 0,
+            unacked: VecDeque::new(),
+            unacked_bytes: 0,
+            received: 0,
+            acked: 0,
+            unacked_received: 0,
+            out: VecDeque::new(),
+            written: 0,
+            heard_at: now,
+            sent_at: now,
+            cut_at: None,
+        }
+    }
+
+    /// Accepts a payload. It is delivered once and in order, across cuts, unless the link is lost.
+    pub fn send(&mut self, now: Millis, payload: impl Into<Bytes>) -> Result<(), LinkError> {
+        let payload: Bytes = payload.into();
+        if payload.len() > MAX_PAYLOAD {
+            return Err(LinkError::TooLong(payload.len()));
+        }
+        let (waiting, max) = (self.unacked_bytes, self.limits.unacked_bytes);
+        // One message always fits an empty link, so a small bound slows and never blocks.
+        if waiting > 0 && waiting + payload.len() + HEADER > max {
+            return Err(LinkError::Full { waiting, max });
+        }
+        self.sent += 1;
+        self.unacked_bytes += payload.len() + HEADER;
+        self.unacked.push_back(payload.clone());
+        if self.cut_at.is_none() {
+            self.queue(now, Kind::Data, self.sent, payload);
+        }
+        Ok(())
+    }
+
+    /// Queues the frame that ends the link.
+    pub fn close(&mut self, now: Millis, reason: &str) {
+        if self.cut_at.is_none() {
+            self.queue(now, Kind::Close, 0, Bytes::copy_from_slice(reason.as_bytes()));
+        }
+    }
+
+    /// Takes a frame that came on the open connection.
+    pub fn receive<'a>(&mut self, now: Millis, frame: Frame<'a>) -> Result<Received<'a>, LinkError> {
+        self.heard_at = now;
+        self.acknowledged(frame.ack)?;
+        match frame.kind {
+            Kind::Data if frame.seq <= self.received => Ok(Received::Nothing),
+            Kind::Data if frame.seq > self.received + 1 => {
+                Err(LinkError::Gap { got: frame.seq, expected: self.received + 1 })
+            }
+            Kind::Data => {
+                self.received = frame.seq;
+                self.unacked_received += frame.payload.len() + HEADER;
+                if self.unacked_received >= ACK_BYTES || self.received - self.acked >= ACK_FRAMES {
+                    self.queue(now, Kind::Heartbeat, 0, Bytes::new());
+                }
+                Ok(Received::Message(frame.payload))
+            }
+            Kind::Heartbeat => Ok(Received::Nothing),
+            Kind::Close => Ok(Received::Close(frame.payload)),
+            Kind::Hello | Kind::Welcome | Kind::Refuse => Err(LinkError::Unexpected(frame.kind)),
+        }
+    }
+
+    /// Lets time pass: queues a heartbeat when one is due, and tells silence and loss.
+    pub fn tick(&mut self, now: Millis) -> Alive {
+        if let Some(cut_at) = self.cut_at {
+            return if now.saturating_sub(cut_at) >= self.limits.resume_ms { Alive::Lost } else { Alive::Yes };
+        }
+        if now.saturating_sub(self.heard_at) >= self.limits.silence_ms {
+            return Alive::Silent;
+        }
+        if self.out.is_empty() && now.saturating_sub(self.sent_at) >= self.limits.heartbeat_ms {
+            self.queue(now, Kind::Heartbeat, 0, Bytes::new());
+        }
+        Alive::Yes
+    }
+
+    /// The connection is gone; what was not acknowledged is kept for `resume`.
+    pub fn cut(&mut self, now: Millis) {
+        self.cut_at.get_or_insert(now);
+        self.out.clear();
+        self.written = 0;
+    }
+
+    /// A new connection is open, and the peer has everything up to `last_received`; the rest is queued again.
+    pub fn resume(&mut self, now: Millis, last_received: u64) -> Result<(), LinkError> {
+        self.open(now, last_received, None)
+    }
+
+    /// Like `resume`, on the side that accepts: the Welcome goes first.
+    pub fn welcome(&mut self, now: Millis, last_received: u64, welcome: Vec<u8>) -> Result<(), LinkError> {
+        self.open(now, last_received, Some(welcome.into()))
+    }
+
+    fn open(&mut self, now: Millis, last_received: u64, welcome: Option<Bytes>) -> Result<(), LinkError> {
+        self.acknowledged_exactly(last_received)?;
+        self.out.clear();
+        self.written = 0;
+        self.cut_at = None;
+        self.heard_at = now;
+        if let Some(welcome) = welcome {
+            self.queue(now, Kind::Welcome, 0, welcome);
+        }
+        let first = self.sent - self.unacked.len() as u64 + 1;
+        for (seq, payload) in (first..).zip(self.unacked.clone()) {
+            self.queue(now, Kind::Data, seq, payload);
+        }
+        Ok(())
+    }
+
+    /// The highest number received in order, for the handshake that resumes.
+    pub fn last_received(&self) -> u64 {
+        self.received
+    }
+
+    /// True while no connection is open.
+    pub fn is_cut(&self) -> bool {
+        self.cut_at.is_some()
+    }
+
+    /// True when bytes wait to be written.
+    pub fn wants_write(&self) -> bool {
+        !self.out.is_empty()
+    }
+
+    /// Bytes sent and not acknowledged yet.
+    pub fn unacked_bytes(&self) -> usize {
+        self.unacked_bytes
+    }
+
+    /// The next bytes to write, as slices for one vectored write; returns how many slices were filled.
+    pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let (mut filled, mut skip) = (0, self.written);
+        for piece in &self.out {
+            for part in [&piece.header[..], &piece.payload[..]] {
+                if filled == slices.len() {
+                    return filled;
+                }
+                let part = &part[skip.min(part.len())..];
+                skip -= skip.min(HEADER);
+                if !part.is_empty() {
+                    slices[filled] = IoSlice::new(part);
+                    filled += 1;
+                }
+            }
+            skip = 0;
+        }
+        filled
+    }
+
+    /// Says that `count` of the bytes given by `slices` were written.
+    pub fn wrote(&mut self, count: usize) {
+        self.written += count;
+        while let Some(piece) = self.out.front() {
+            let whole = HEADER + piece.payload.len();
+            if self.written < whole {
+                break;
+            }
+            self.written -= whole;
+            self.out.pop_front();
+        }
+    }
+
+    fn queue(&mut self, now: Millis, kind: Kind, seq: u64, payload: Bytes) {
+        self.sent_at = now;
+        self.acked = self.received;
+        self.unacked_received = 0;
+        self.out.push_back(Piece { header: header(kind, seq, self.received, payload.len()), payload });
+    }
+
+    fn acknowledged(&mut self, ack: u64) -> Result<(), LinkError> {
+        let known = self.sent - self.unacked.len() as u64;
+        if ack <= known { Ok(()) } else { self.acknowledged_exactly(ack) }
+    }
+
+    fn acknowledged_exactly(&mut self, ack: u64) -> Result<(), LinkError> {
+        let known = self.sent - self.unacked.len() as u64;
+        if ack < known || ack > self.sent {
+            return Err(LinkError::Ack { claimed: ack, from: known, to: self.sent });
+        }
+        for payload in self.unacked.drain(..(ack - known) as usize) {
+            self.unacked_bytes -= payload.len() + HEADER;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::Decoder;
+    use proptest::prelude::*;
+
+    /// Writes up to `most` bytes of `link` into `pipe`.
+    fn write(link: &mut Link, pipe: &mut Vec<u8>, most: usize) {
+        let mut slices = [IoSlice::new(&[]); 4];
+        let filled = link.slices(&mut slices);
+        let mut bytes: Vec<u8> = slices[..filled].iter().flat_map(|s| s.to_vec()).collect();
+        bytes.truncate(most);
+        link.wrote(bytes.len());
+        pipe.extend(bytes);
+    }
+
+    fn read(link: &mut Link, decoder: &mut Decoder, bytes: &[u8], got: &mut Vec<Vec<u8>>) {
+        decoder.push(bytes);
+        while let Some(frame) = decoder.next().unwrap() {
+            if let Received::Message(payload) = link.receive(0, frame).unwrap() {
+                got.push(payload.to_vec());
+            }
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Send(usize, Vec<u8>),
+        Write(usize, usize),
+        Read(usize, usize),
+        Cut,
+        Beat,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0usize..2, prop::collection::vec(any::<u8>(), 0..60)).prop_map(|(side, bytes)| Step::Send(side, bytes)),
+            4 => (0usize..2, 0usize..150).prop_map(|(side, most)| Step::Write(side, most)),
+            4 => (0usize..2, 0usize..150).prop_map(|(side, most)| Step::Read(side, most)),
+            1 => Just(Step::Cut),
+            1 => Just(Step::Beat),
+        ]
+    }
+
+    /// Two links joined by two pipes that lose what they hold when cut.
+    struct World {
+        links: [Link; 2],
+        pipes: [Vec<u8>; 2],
+        decoders: [Decoder; 2],
+        got: [Vec<Vec<u8>>; 2],
+        now: Millis,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let link = || Link::new(0, Limits::default());
+            let decoder = || Decoder::new(MAX_PAYLOAD);
+            World {
+                links: [link(), link()],
+                pipes: Default::default(),
+                decoders: [decoder(), decoder()],
+                got: Default::default(),
+                now: 0,
+            }
+        }
+
+        fn write(&mut self, side: usize, most: usize) {
+            write(&mut self.links[side], &mut self.pipes[side], most);
+        }
+
+        fn read(&mut self, side: usize, most: usize) {
+            let pipe = &mut self.pipes[1 - side];
+            let bytes: Vec<u8> = pipe.drain(..most.min(pipe.len())).collect();
+            read(&mut self.links[side], &mut self.decoders[side], &bytes, &mut self.got[side]);
+        }
+
+        fn cut(&mut self) {
+            let fresh = World::new();
+            (self.pipes, self.decoders) = (fresh.pipes, fresh.decoders);
+            self.links.iter_mut().for_each(|link| link.cut(0));
+            let last = [self.links[1].last_received(), self.links[0].last_received()];
+            for (link, last) in self.links.iter_mut().zip(last) {
+                link.resume(0, last).unwrap();
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_payload_is_delivered_once_and_in_order(steps in prop::collection::vec(step(), 0..200)) {
+            let mut world = World::new();
+            let mut sent: [Vec<Vec<u8>>; 2] = Default::default();
+            for step in steps {
+                match step {
+                    Step::Send(side, bytes) => {
+                        world.links[side].send(0, bytes.clone()).unwrap();
+                        sent[side].push(bytes);
+                    }
+                    Step::Write(side, most) => world.write(side, most),
+                    Step::Read(side, most) => world.read(side, most),
+                    Step::Cut => world.cut(),
+                    Step::Beat => {
+                        world.now += 1_000;
+                        for link in &mut world.links {
+                            link.heard_at = world.now;
+                            prop_assert_eq!(link.tick(world.now), Alive::Yes);
+                        }
+                    }
+                }
+            }
+            for _ in 0..2 {
+                while world.links.iter().any(Link::wants_write) {
+                    for side in 0..2 {
+                        world.write(side, usize::MAX);
+                        world.read(side, usize::MAX);
+                    }
+                }
+                for side in 0..2 {
+                    world.read(side, usize::MAX);
+                    world.links[side].queue(0, Kind::Heartbeat, 0, Bytes::new());
+                }
+            }
+            prop_assert_eq!(&world.got[0], &sent[1]);
+            prop_assert_eq!(&world.got[1], &sent[0]);
+            prop_assert_eq!(world.links[0].unacked_bytes() + world.links[1].unacked_bytes(), 0);
+        }
+    }
+
+    #[test]
+    fn silence_cuts_and_a_minute_loses() {
+        let mut link = Link::new(0, Limits::default());
+        assert_eq!(link.tick(999), Alive::Yes);
+        assert!(!link.wants_write());
+        assert_eq!(link.tick(1_000), Alive::Yes);
+        assert!(link.wants_write(), "a heartbeat is due each second");
+        assert_eq!(link.tick(9_999), Alive::Yes);
+        assert_eq!(link.tick(10_000), Alive::Silent);
+        link.cut(10_000);
+        assert_eq!(link.tick(69_999), Alive::Yes);
+        assert_eq!(link.tick(70_000), Alive::Lost);
+    }
+
+    #[test]
+    fn gaps_false_acks_and_overflow_are_errors() {
+        let mut link = Link::new(0, Limits { unacked_bytes: 100, ..Limits::default() });
+        let frame = Frame { kind: Kind::Data, seq: 2, ack: 0, payload: b"" };
+        assert_eq!(link.receive(0, frame), Err(LinkError::Gap { got: 2, expected: 1 }));
+        let frame = Frame { kind: Kind::Heartbeat, seq: 0, ack: 1, payload: b"" };
+        assert_eq!(link.receive(0, frame), Err(LinkError::Ack { claimed: 1, from: 0, to: 0 }));
+        link.send(0, vec![0; 200]).unwrap();
+        assert_eq!(link.send(0, vec![]), Err(LinkError::Full { waiting: 221, max: 100 }));
+        assert!(link.resume(0, 2).is_err());
+        assert_eq!(link.receive(0, frame), Ok(Received::Nothing));
+        link.send(0, vec![]).unwrap();
+    }
+}

@@ -1,0 +1,202 @@
+//! The meaning layer: what client, dispatcher and worker say to one another. Data only, decoded within bounds.
+
+use crate::bulk::{Endpoint, Ticket};
+use gt_ir::{Error, Program, TensorId, Ty};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// One client's stream of programs, as the dispatcher knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct SessionId(pub u64);
+
+/// One worker, numbered by the dispatcher in order of arrival.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct WorkerId(pub u32);
+
+/// Values up to this many bytes ride inside messages; larger ones go through the bulk plane (C11).
+pub const INLINE_BYTES: usize = 64 * 1024;
+
+/// Tensor bytes on their way, dense and in the machine's byte order.
+pub type Bytes = Arc<Vec<u8>>;
+
+/// A program with its place in the session's order.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Run {
+    /// 1, 2, 3, ... per session.
+    pub seq: u64,
+    pub program: Program,
+}
+
+/// A request for a tensor's bytes, answered when every program sent before it has run.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Fetch {
+    /// Chosen by the client, returned with the answer.
+    pub req: u64,
+    pub tensor: TensorId,
+}
+
+/// Work of one session that travels as one message: programs in order, then fetches, then frees.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Batch {
+    pub runs: Vec<Run>,
+    pub fetches: Vec<Fetch>,
+    /// Tensors dropped after the last program of the batch was sealed.
+    pub frees: Vec<TensorId>,
+}
+
+/// Client to dispatcher.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum ClientMsg {
+    Batch(Batch),
+    /// A tensor made from host bytes. Without `data` the bytes follow on the bulk plane once a `Grant` came.
+    Upload { tensor: TensorId, ty: Ty, data: Option<Bytes> },
+    /// The bytes of `tensor` could not be brought to the worker directly; they come here to be relayed.
+    Relay { tensor: TensorId, data: Bytes },
+    /// Asks for the direct road's fallback: the value of request `req` inside a message.
+    FetchRelay { req: u64, tensor: TensorId },
+    /// Asks for counters of the session and its workers.
+    Stats { req: u64 },
+    /// The client is done; its tensors may go.
+    Bye,
+}
+
+/// A tensor's bytes as an answer.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Payload {
+    Inline(Bytes),
+    /// To be read from a worker's bulk plane.
+    Bulk { at: Endpoint, ticket: Ticket },
+}
+
+/// The answer to a `Fetch`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Value {
+    pub req: u64,
+    pub result: Result<Payload, Failure>,
+}
+
+/// Why a program failed: the root cause, also for programs that only depended on the failed one (C5).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Failure {
+    /// The program that failed first.
+    pub root: u64,
+    /// Which of its instructions, where that is known.
+    pub instr: Option<u32>,
+    pub error: Error,
+}
+
+/// Dispatcher to client.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum SessionMsg {
+    /// Progress. Sent when there is a value or failure to report, or when the client's credit needs it.
+    Update {
+        /// Every program up to this one has finished, well or badly.
+        completed: u64,
+        values: Vec<Value>,
+        /// (program, why), for every program that did not succeed.
+        failures: Vec<(u64, Failure)>,
+    },
+    /// Where to bring the bytes of an upload.
+    Grant { tensor: TensorId, at: Endpoint, ticket: Ticket },
+    Stats { req: u64, stats: Stats },
+    /// A line for the client's instruction log (C13).
+    Log { line: String },
+    /// The session cannot go on.
+    Fatal { error: Error },
+}
+
+/// What the dispatcher tells a client in the handshake.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SessionWelcome {
+    pub session: SessionId,
+    /// Workers connected at this moment.
+    pub workers: u32,
+    /// Programs that may be unfinished before recording waits.
+    pub credit_programs: u64,
+}
+
+/// What a worker tells of itself when it registers.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct WorkerInfo {
+    pub name: String,
+    /// `cpu`, `reference`, `cuda`.
+    pub backend: String,
+    /// The device in words.
+    pub device: String,
+    pub threads: u32,
+    /// Bytes it may use for tensors.
+    pub memory: u64,
+    /// Its bulk plane, if it has one (in-process workers have none).
+    pub endpoint: Option<Endpoint>,
+    /// The key under which this worker's tickets are signed.
+    pub ticket_key: [u8; 16],
+}
+
+/// Dispatcher to worker. Everything of one session is carried out in the order of arrival.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum WorkerCmd {
+    Batch { session: SessionId, batch: Batch },
+    /// A tensor's bytes.
+    Upload { session: SessionId, tensor: TensorId, ty: Ty, data: Bytes },
+    /// A tensor whose bytes will arrive on the bulk plane or by `Upload`; programs that read it wait for it.
+    Expect { session: SessionId, tensor: TensorId, ty: Ty },
+    /// Sends a tensor to another worker's bulk plane. Without an endpoint the bytes go back in `WorkerMsg::Moved`.
+    Send { session: SessionId, tensor: TensorId, to: Option<(Endpoint, Ticket)> },
+    /// A tensor that can no longer come (its source died): poisons it.
+    Poison { session: SessionId, tensor: TensorId, failure: Failure },
+    /// The session is over: drop all it has.
+    End { session: SessionId },
+    /// Asks for counters.
+    Stats { req: u64 },
+}
+
+/// Worker to dispatcher.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum WorkerMsg {
+    Update {
+        session: SessionId,
+        /// Programs finished since the last update, in order.
+        finished: Vec<u64>,
+        values: Vec<Value>,
+        failures: Vec<(u64, Failure)>,
+        /// Bytes of this session held on the worker.
+        session_bytes: u64,
+    },
+    /// A `Send` was carried out: the bytes are at their goal, or here to be relayed, or could not be sent.
+    Moved { session: SessionId, tensor: TensorId, result: Result<Option<Bytes>, Failure> },
+    Stats { req: u64, stats: WorkerStats },
+}
+
+/// Counters of one worker.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct WorkerStats {
+    pub name: String,
+    pub backend: String,
+    pub device: String,
+    pub programs: u64,
+    pub instructions: u64,
+    pub plan_hits: u64,
+    pub plan_misses: u64,
+    /// Why plans were missed: (reason, times).
+    pub miss_reasons: Vec<(String, u64)>,
+    pub plans: u64,
+    pub plan_seconds: f64,
+    pub busy_seconds: f64,
+    pub bytes_in_use: u64,
+    pub bytes_peak: u64,
+    /// Results of one instruction: (op, times).
+    pub ops: Vec<(String, u64)>,
+}
+
+/// Counters of a session and of the workers.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Stats {
+    /// Control messages over the session's link and the links to its workers, both ways, since it began.
+    pub messages: u64,
+    pub programs: u64,
+    pub instructions: u64,
+    pub moves: u64,
+    pub moved_bytes: u64,
+    pub sessions: u64,
+    pub workers: Vec<WorkerStats>,
+}

@@ -1,0 +1,71 @@
+//! What a worker asks of a device. The executor knows only this; `backends/` holds the devices.
+
+use gt_ir::{Error, Result, Slot, Structure, Ty};
+use std::any::Any;
+use std::sync::Arc;
+
+/// Dense memory of one tensor on a device.
+pub trait Memory: Send + Sync {
+    fn bytes(&self) -> usize;
+    /// For the backend that made it.
+    fn as_any(&self) -> &dyn Any;
+    fn as_any_mut(&mut self) -> &mut dyn Any;
+}
+
+/// A shared handle to a tensor's memory. Whoever holds the only one may write in place.
+pub type Buffer = Arc<dyn Memory>;
+
+/// A program failed on the device.
+#[derive(Clone, Debug)]
+pub struct PlanError {
+    /// The instruction that failed, where that is known.
+    pub instr: Option<u32>,
+    pub error: Error,
+}
+
+/// A program made ready for a device, good for any binding of its structure.
+pub trait Plan: Send + Sync {
+    /// Runs it. `inputs` holds one buffer per live-in; for one that dies the caller has given up its own handle, so
+    /// that the plan finds it unshared and may reuse it. On failure `inputs` is left as it was, bytes included (C5).
+    /// Returns one buffer per live-out.
+    fn run(&self, inputs: &mut Vec<Buffer>, slots: &[Slot]) -> Result<Vec<Buffer>, PlanError>;
+
+    /// Bytes it needs beyond its inputs, known before it runs.
+    fn reserve(&self) -> usize;
+
+    /// The plan in a form a person can read (`GT_DEBUG_COMPILE=1`).
+    fn text(&self) -> String;
+}
+
+/// Host bytes on their way to a device, perhaps a mapping that can be kept as it is.
+pub enum HostBytes {
+    Owned(Arc<Vec<u8>>),
+    Shared(Box<dyn AsRef<[u8]> + Send + Sync>),
+}
+
+impl HostBytes {
+    pub fn as_slice(&self) -> &[u8] {
+        match self {
+            HostBytes::Owned(v) => v,
+            HostBytes::Shared(m) => (**m).as_ref(),
+        }
+    }
+}
+
+/// A device.
+pub trait Backend: Send + Sync {
+    /// `cpu`, `reference`, `cuda`.
+    fn name(&self) -> &'static str;
+    /// The device in words.
+    fn device(&self) -> String;
+    fn threads(&self) -> u32;
+    /// Bytes it may use for tensors.
+    fn memory(&self) -> u64;
+    /// Bytes in use for tensors now, and at most so far.
+    fn memory_in_use(&self) -> (u64, u64);
+    /// Makes a plan. `structure` has been checked; `types` are the types of all its values.
+    fn compile(&self, structure: &Arc<Structure>, types: &[Ty]) -> Result<Arc<dyn Plan>>;
+    fn upload(&self, ty: &Ty, data: HostBytes) -> Result<Buffer>;
+    /// The dense bytes of a buffer, after all work on it is done.
+    fn download(&self, buffer: &Buffer) -> Result<Arc<Vec<u8>>>;
+}
