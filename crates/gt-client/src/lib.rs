@@ -1,1 +1,15 @@
-//! gt-client
+//! The client of GT: sessions, cells and views, recording, autograd. Also the Rust API.
+
+pub mod autograd;
+pub mod cell;
+pub mod current;
+pub mod ops;
+pub mod session;
+pub mod source;
+pub mod stream;
+pub mod tensor;
+pub mod value;
+pub mod wait;
+
+pub use session::{Link, Session, Settings};
+pub use tensor::Tensor;

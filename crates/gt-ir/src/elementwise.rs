@@ -215,6 +215,17 @@ unary_table! {
     Not "NOT" Bits, |x| x, |x| !x, "~x", (0.0, 9.0), [], |b, g, s| Ok(None);
 }
 
+impl Unary {
+    /// Its meaning on bool: logical not, or the meaning on the integers 0 and 1.
+    #[inline(always)]
+    pub fn bool(self, x: bool) -> bool {
+        match self {
+            Unary::Not => !x,
+            op => op.int(x as i64) != 0,
+        }
+    }
+}
+
 /// What a binary op's result type is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Gives {
@@ -308,7 +319,7 @@ binary_table! {
             let d = b.un(Unary::Neg, &d)?;
             b.mul(g, &d).map(Some)
         };
-    FloorDiv "FLOORDIV" Number -> Same, |a, b| a.floor_div(b), floor_div_int, "floor(a / b)", [(-9.0, 9.0), (1.3, 3.0)], [],
+    FloorDiv "FLOORDIV" Number -> Same, |a, b| a.floor_div(b), floor_div_int, "gt_floor_div(a, b)", [(-9.0, 9.0), (1.3, 3.0)], [],
         |b, g, s| Ok(None), Ok(None);
     /// Python's remainder: the sign is that of the divisor.
     Rem "REM" Number -> Same, |a, b| a.modulo(b), modulo_int, "gt_mod(a, b)", [(-9.0, 9.0), (1.3, 3.0)], [a b],

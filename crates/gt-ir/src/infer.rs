@@ -80,6 +80,7 @@ pub fn infer(op: &Op, args: &[ArgTy]) -> Result<Ty> {
         Op::Binary(op) => {
             count(2)?;
             let (dtype, shape) = pair(name, args[0], args[1])?;
+            shape.check(name, dtype)?;
             if !op.takes().accepts(dtype) {
                 bail!(Type, "{name}: expected {}, got {dtype}", op.takes().words());
             }
@@ -92,7 +93,7 @@ pub fn infer(op: &Op, args: &[ArgTy]) -> Result<Ty> {
                 bail!(Type, "{name}: expected a bool condition, got {}", cond.dtype);
             }
             let (dtype, shape) = pair(name, args[1], args[2])?;
-            Ty { dtype, shape: Shape::broadcast(name, &cond.shape, &shape)? }
+            made(dtype, &Shape::broadcast(name, &cond.shape, &shape)?)?
         }
         Op::Cast(dtype) => {
             count(1)?;
@@ -237,7 +238,7 @@ pub fn infer(op: &Op, args: &[ArgTy]) -> Result<Ty> {
         Op::Softmax { dim } | Op::LogSoftmax { dim } => {
             count(1)?;
             let x = val(0)?;
-            if x.shape.len() > 0 {
+            if !x.shape.is_empty() {
                 dim_in(name, *dim, &x.shape)?;
             }
             if !x.dtype.is_float() {

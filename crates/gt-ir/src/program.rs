@@ -5,7 +5,7 @@ use crate::op::Op;
 use crate::{Result, Scalar, Ty, bail};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
 /// A tensor's name within its session, written once (C1).
@@ -81,9 +81,7 @@ pub const MAX_INSTRS: usize = 1 << 20;
 impl Structure {
     /// The plan key: a hash of the whole structure. Equal keys are compared in full before they count as equal.
     pub fn key(&self) -> u64 {
-        let mut hasher = foldhash::quality::FixedState::default().build_hasher();
-        self.hash(&mut hasher);
-        hasher.finish()
+        foldhash::quality::FixedState::default().hash_one(self)
     }
 
     /// The type of every value, inputs first. Fails if anything in the structure is not well formed, so that
@@ -98,27 +96,7 @@ impl Structure {
             types.push(input.ty.clone());
         }
         for (i, instr) in self.instrs.iter().enumerate() {
-            let mut args: SmallVec<[ArgTy; 4]> = SmallVec::new();
-            for (j, arg) in instr.args.iter().enumerate() {
-                args.push(match arg {
-                    Arg::Value(v) => match types.get(*v as usize) {
-                        Some(ty) => ArgTy::Val(ty),
-                        None => bail!(Value, "program: instruction {i} reads value {v} before it is written"),
-                    },
-                    Arg::Const(_) if instr.op.slot_arg(j) => {
-                        bail!(
-                            Value,
-                            "program: instruction {i} ({}) needs a slot as operand {j}",
-                            instr.op.text()
-                        )
-                    }
-                    Arg::Const(_) => ArgTy::Num,
-                    Arg::Slot(k) if *k < self.slots => ArgTy::Num,
-                    Arg::Slot(k) => bail!(Value, "program: instruction {i} reads slot {k} of {}", self.slots),
-                });
-            }
-            let ty = infer(&instr.op, &args)?;
-            drop(args);
+            let ty = self.check_instr(i, instr, &types)?;
             types.push(ty);
         }
         for &out in &self.outs {
@@ -127,6 +105,30 @@ impl Structure {
             }
         }
         Ok(types)
+    }
+
+    /// The type of instruction `i`'s result, given the types of the values before it.
+    pub(crate) fn check_instr(&self, i: usize, instr: &Instr, types: &[Ty]) -> Result<Ty> {
+        let mut args: SmallVec<[ArgTy; 4]> = SmallVec::new();
+        for (j, arg) in instr.args.iter().enumerate() {
+            args.push(match arg {
+                Arg::Value(v) => match types.get(*v as usize) {
+                    Some(ty) => ArgTy::Val(ty),
+                    None => bail!(Value, "program: instruction {i} reads value {v} before it is written"),
+                },
+                Arg::Const(_) if instr.op.slot_arg(j) => {
+                    bail!(
+                        Value,
+                        "program: instruction {i} ({}) needs a slot as operand {j}",
+                        instr.op.text()
+                    )
+                }
+                Arg::Const(_) => ArgTy::Num,
+                Arg::Slot(k) if *k < self.slots => ArgTy::Num,
+                Arg::Slot(k) => bail!(Value, "program: instruction {i} reads slot {k} of {}", self.slots),
+            });
+        }
+        infer(&instr.op, &args)
     }
 }
 
@@ -180,7 +182,7 @@ impl Program {
                     bail!(
                         Index,
                         "program: instruction {i} slices {start}..{} of {size}",
-                        start + span as i64
+                        start.saturating_add(span as i64)
                     );
                 }
             }

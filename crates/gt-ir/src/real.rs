@@ -59,10 +59,8 @@ pub trait Real:
     fn minimum(self, b: Self) -> Self {
         if self.is_nan() || self < b { self } else { b }
     }
-    /// Python's floor division.
-    fn floor_div(self, b: Self) -> Self {
-        (self / b).floor()
-    }
+    /// Python's floor division: exact, so that `a == a // b * b + a % b` up to rounding.
+    fn floor_div(self, b: Self) -> Self;
     /// Python's remainder: the sign is that of the divisor.
     fn modulo(self, b: Self) -> Self;
 }
@@ -129,6 +127,14 @@ macro_rules! real {
             #[inline(always)]
             fn is_nan(self) -> bool {
                 $t::is_nan(self)
+            }
+            fn floor_div(self, b: Self) -> Self {
+                if b == 0.0 {
+                    return self / b;
+                }
+                let r = self % b;
+                let down = if r != 0.0 && ((r < 0.0) != (b < 0.0)) { 1.0 } else { 0.0 };
+                $t::round_ties_even((self - r) / b) - down
             }
             fn modulo(self, b: Self) -> Self {
                 let r = self % b;

@@ -89,17 +89,11 @@ impl Shape {
         if self.len() > MAX_RANK {
             bail!(Runtime, "{op}: {} dimensions, at most {MAX_RANK} are possible", self.len());
         }
+        // An empty dimension counts as 1: strides are taken over the others too.
         let mut bytes = dtype.size() as u64;
-        if self.contains(&0) {
-            return if self.iter().all(|&n| (n as u64) < MAX_BYTES) {
-                Ok(())
-            } else {
-                Err(too_big(op, self))
-            };
-        }
         for &n in self.iter() {
-            bytes =
-                bytes.checked_mul(n as u64).filter(|&b| b <= MAX_BYTES).ok_or_else(|| too_big(op, self))?;
+            let n = n.max(1) as u64;
+            bytes = bytes.checked_mul(n).filter(|&b| b <= MAX_BYTES).ok_or_else(|| too_big(op, self))?;
         }
         Ok(())
     }

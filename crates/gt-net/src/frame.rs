@@ -60,7 +60,9 @@ pub enum FrameError {
         max: usize,
     },
     /// The frame layout is of another version, or this is no GT peer at all.
-    #[error("frame: unknown frame version {0}, expected {FRAME_VERSION}: the other side does not speak GT's protocol")]
+    #[error(
+        "frame: unknown frame version {0}, expected {FRAME_VERSION}: the other side does not speak GT's protocol"
+    )]
     Version(u8),
     /// The kind is unknown.
     #[error("frame: unknown kind {0}")]

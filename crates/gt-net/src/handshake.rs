@@ -3,6 +3,8 @@
 //! The magic, the version range and the whole Refusal have a fixed layout, so that any two versions can
 //! tell each other why they do not fit; the rest is postcard.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -47,7 +49,7 @@ pub enum Role {
 }
 
 /// Proof that a connection continues an earlier link, and how far it got.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resume {
     /// The link's id from its Welcome.
     pub link_id: u64,
@@ -58,7 +60,7 @@ pub struct Resume {
 }
 
 /// What the connecting side says first, after magic and versions.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// The versions spoken; travels in the fixed prefix.
     #[serde(skip, default = "build_versions")]
@@ -82,7 +84,7 @@ fn build_versions() -> Versions {
 }
 
 /// The server's acceptance.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
     /// The version spoken from here on.
     pub version: u16,
@@ -94,8 +96,22 @@ pub struct Welcome {
     pub last_received: u64,
     /// The server's name, for logs.
     pub server: String,
-    /// For the meaning layer.
+    /// For the meaning layer; the whole Welcome stays under `MAX_WELCOME`.
     pub body: Vec<u8>,
+}
+
+// Tokens and secrets stay out of logs.
+impl fmt::Debug for Hello {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let resumes = self.resume.as_ref().map(|resume| resume.link_id);
+        write!(f, "Hello({:?}, {:?}, {:?}, resumes {resumes:?})", self.role, self.agent, self.versions)
+    }
+}
+
+impl fmt::Debug for Welcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Welcome({:?}, version {}, link {})", self.server, self.version, self.link_id)
+    }
 }
 
 /// Why a server refuses, for programs.
@@ -176,8 +192,9 @@ impl Hello {
             max: u16::from_le_bytes([head[6], head[7]]),
         };
         let version = ours.common(versions).ok_or_else(|| no_common_version(ours, versions))?;
-        let mut hello: Hello = postcard::from_bytes(rest)
-            .map_err(|_| Refusal::new(Reason::Malformed, "hello: cannot be read: upgrade gt on both sides"))?;
+        let mut hello: Hello = postcard::from_bytes(rest).map_err(|_| {
+            Refusal::new(Reason::Malformed, "hello: cannot be read: upgrade gt on both sides")
+        })?;
         hello.versions = versions;
         match (token, &hello.token) {
             (None, _) => {}
@@ -200,7 +217,8 @@ impl Welcome {
 
     /// Reads a Welcome as a client speaking `ours`.
     pub fn judge(bytes: &[u8], ours: Versions) -> Result<Welcome, Refusal> {
-        let malformed = || Refusal::new(Reason::Malformed, "welcome: cannot be read: upgrade gt on both sides");
+        let malformed =
+            || Refusal::new(Reason::Malformed, "welcome: cannot be read: upgrade gt on both sides");
         let welcome: Welcome = postcard::from_bytes(bytes).map_err(|_| malformed())?;
         if ours.contains(welcome.version) { Ok(welcome) } else { Err(malformed()) }
     }
@@ -208,7 +226,8 @@ impl Welcome {
 
 fn no_common_version(server: Versions, client: Versions) -> Refusal {
     let behind = if client.max < server.min { "client" } else { "server" };
-    let range = |v: Versions| if v.min == v.max { v.min.to_string() } else { format!("{} to {}", v.min, v.max) };
+    let range =
+        |v: Versions| if v.min == v.max { v.min.to_string() } else { format!("{} to {}", v.min, v.max) };
     let (ours, theirs) = (range(server), range(client));
     let message = format!(
         "server speaks protocol {ours}, this client {theirs}: upgrade gt on the {behind} (pip install -U gt)"

@@ -5,9 +5,19 @@
 //! `bulk` is the data plane beside it. Only `msg` knows what a payload means.
 
 pub mod addr;
+pub mod bulk;
 pub mod frame;
 pub mod handshake;
 pub mod inproc;
+pub mod intern;
 pub mod link;
+mod listen;
+pub mod msg;
+mod outbox;
+pub mod peer;
+mod peer_io;
 pub mod port;
+pub mod server;
+mod serving;
+pub mod shm;
 mod stream;

@@ -54,6 +54,8 @@ pub enum ClientMsg {
     Relay { tensor: TensorId, data: Bytes },
     /// Asks for the direct road's fallback: the value of request `req` inside a message.
     FetchRelay { req: u64, tensor: TensorId },
+    /// Asks for an `Update` as soon as every program up to `seq` has finished.
+    Sync { seq: u64 },
     /// Asks for counters of the session and its workers.
     Stats { req: u64 },
     /// The client is done; its tensors may go.
@@ -78,7 +80,7 @@ pub struct Value {
 /// Why a program failed: the root cause, also for programs that only depended on the failed one (C5).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Failure {
-    /// The program that failed first.
+    /// The program that failed first; 0 when what was lost is no program's fault (a worker died, an upload failed).
     pub root: u64,
     /// Which of its instructions, where that is known.
     pub instr: Option<u32>,
@@ -140,8 +142,9 @@ pub enum WorkerCmd {
     Upload { session: SessionId, tensor: TensorId, ty: Ty, data: Bytes },
     /// A tensor whose bytes will arrive on the bulk plane or by `Upload`; programs that read it wait for it.
     Expect { session: SessionId, tensor: TensorId, ty: Ty },
-    /// Sends a tensor to another worker's bulk plane. Without an endpoint the bytes go back in `WorkerMsg::Moved`.
-    Send { session: SessionId, tensor: TensorId, to: Option<(Endpoint, Ticket)> },
+    /// Sends a tensor to another worker's bulk plane. Without an endpoint, or when it cannot be reached, the bytes
+    /// go back in `WorkerMsg::Moved`. `goal` is returned there; none means that the dispatcher itself asks.
+    Send { session: SessionId, tensor: TensorId, goal: Option<WorkerId>, to: Option<(Endpoint, Ticket)> },
     /// A tensor that can no longer come (its source died): poisons it.
     Poison { session: SessionId, tensor: TensorId, failure: Failure },
     /// The session is over: drop all it has.
@@ -155,7 +158,7 @@ pub enum WorkerCmd {
 pub enum WorkerMsg {
     Update {
         session: SessionId,
-        /// Programs finished since the last update, in order.
+        /// Programs finished since the last update, in order, the failed ones among them.
         finished: Vec<u64>,
         values: Vec<Value>,
         failures: Vec<(u64, Failure)>,
@@ -163,7 +166,12 @@ pub enum WorkerMsg {
         session_bytes: u64,
     },
     /// A `Send` was carried out: the bytes are at their goal, or here to be relayed, or could not be sent.
-    Moved { session: SessionId, tensor: TensorId, result: Result<Option<Bytes>, Failure> },
+    Moved {
+        session: SessionId,
+        tensor: TensorId,
+        goal: Option<WorkerId>,
+        result: Result<Option<Bytes>, Failure>,
+    },
     Stats { req: u64, stats: WorkerStats },
 }
 

@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use crate::addr::Addr;
 use crate::frame::{Decoder, Frame, FrameError, Kind, MAX_PAYLOAD};
-use crate::handshake::{Hello, MAX_WELCOME, Refusal, Resume, Role, VERSIONS, Versions, Welcome};
+use crate::handshake::{Hello, MAX_HELLO, MAX_WELCOME, Refusal, Resume, Role, VERSIONS, Versions, Welcome};
 use crate::link::{Limits, Link, LinkError, Millis};
 use crate::peer_io;
 use crate::port::{Payload, Port, SendError};
@@ -35,7 +35,7 @@ pub enum Event {
 }
 
 /// How to introduce oneself, and how patient to be.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct HelloOptions {
     /// Client or worker.
     pub role: Role,
@@ -199,7 +199,7 @@ impl Shared {
 }
 
 impl Peer {
-    /// Connects and introduces itself; `on_event` is called on the I/O thread, and may send.
+    /// Connects and introduces itself. `on_event` is called on the I/O thread: it may send, and must be short.
     pub fn connect(
         addr: &Addr,
         options: HelloOptions,
@@ -258,17 +258,13 @@ impl Peer {
                     }
                     return Ok(());
                 }
-                Err(LinkError::Full { .. }) if state.io_thread != Some(thread::current().id()) => {
+                // The I/O thread makes the room, so it cannot wait for it.
+                Err(error @ LinkError::Full { .. }) if state.io_thread != Some(thread::current().id()) => {
                     let until = *deadline.get_or_insert_with(|| Instant::now() + shared.options.send_timeout);
-                    if shared.room.wait_until(&mut state, until).timed_out() {
-                        deadline = Some(Instant::now());
-                        if Instant::now() >= until {
-                            return Err(state.link.send(shared.now(), payload).err().map_or_else(
-                                || SendError::Closed,
-                                SendError::Link,
-                            ));
-                        }
+                    if Instant::now() >= until {
+                        return Err(error.into());
                     }
+                    shared.room.wait_until(&mut state, until);
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -365,9 +361,13 @@ pub(crate) fn shake_hands(
     };
     let rejected = |refusal| ConnectError::Rejected { addr: addr.clone(), refusal };
     let not_gt = |error| ConnectError::NotGt { addr: addr.clone(), error };
+    let hello = options.hello(resume).encode();
+    if hello.len() > MAX_HELLO {
+        let text = format!("hello: {} bytes, at most {MAX_HELLO}: unset large GT_* variables", hello.len());
+        return Err(io_error(io::Error::new(io::ErrorKind::InvalidInput, text)));
+    }
     let stream = Stream::connect(addr, options.connect_timeout).map_err(io_error)?;
     stream.set_timeouts(Some(options.connect_timeout)).map_err(io_error)?;
-    let hello = options.hello(resume).encode();
     stream
         .write_all(&Frame { kind: Kind::Hello, seq: 0, ack: 0, payload: &hello }.to_bytes())
         .map_err(io_error)?;

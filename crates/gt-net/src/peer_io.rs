@@ -36,6 +36,18 @@ enum End {
     Closed,
 }
 
+impl Drop for Io {
+    /// However the thread ends, a panic of `on_event` included, nobody waits for it.
+    fn drop(&mut self) {
+        let mut state = self.shared.state.lock();
+        state.stream = None;
+        state.lost.get_or_insert_with(|| "the event handler failed".into());
+        drop(state);
+        self.stream.shutdown(std::net::Shutdown::Both);
+        self.shared.room.notify_all();
+    }
+}
+
 impl Io {
     pub fn new(
         shared: Arc<Shared>,
@@ -75,7 +87,8 @@ impl Io {
                 }
                 End::Closed => {
                     self.shared.state.lock().lost = Some("closed".into());
-                    return self.shared.room.notify_all();
+                    self.shared.room.notify_all();
+                    return;
                 }
             }
         }
@@ -134,7 +147,10 @@ impl Io {
                 Ok(Received::Nothing) => {}
                 Ok(Received::Message(payload)) => (self.on_event)(Event::Message(payload.to_vec())),
                 Ok(Received::Close(reason)) => {
-                    return Some(End::Lost(format!("the server ended it: {}", String::from_utf8_lossy(reason))));
+                    return Some(End::Lost(format!(
+                        "the server ended it: {}",
+                        String::from_utf8_lossy(reason)
+                    )));
                 }
                 Err(error) => return Some(End::Lost(error.to_string())),
             }

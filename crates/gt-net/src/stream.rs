@@ -1,12 +1,14 @@
 //! Connected sockets, TCP or unix, and the one way to write a link's bytes to them.
 
 use std::io::{self, IoSlice};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+
+use tokio::io::unix::AsyncFd;
 
 use crate::addr::Addr;
 use crate::link::Link;
@@ -39,10 +41,24 @@ impl Stream {
         }
     }
 
+    /// Registers the socket with the running tokio.
+    pub fn watch(self) -> io::Result<AsyncFd<Stream>> {
+        // SAFETY: the stream owns its descriptor, always gives the same one, and closes it only when dropped.
+        Ok(unsafe { AsyncFd::register(self) }?)
+    }
+
     pub fn set_nonblocking(&self, on: bool) -> io::Result<()> {
         match self {
             Stream::Tcp(stream) => stream.set_nonblocking(on),
             Stream::Unix(stream) => stream.set_nonblocking(on),
+        }
+    }
+
+    /// The address of the other end, for TCP.
+    pub fn remote_ip(&self) -> Option<IpAddr> {
+        match self {
+            Stream::Tcp(stream) => Some(stream.peer_addr().ok()?.ip().to_canonical()),
+            Stream::Unix(_) => None,
         }
     }
 

@@ -1,0 +1,324 @@
+//! The backward pass: one queue ordered by age, no recursion.
+
+use super::mode::GradMode;
+use super::node::{Edge, Node, NodeArg, NodeKind, SavedValue};
+use super::record::{Recorder, Var};
+use crate::Tensor;
+use foldhash::fast::FixedState;
+use gt_ir::build::{Kept, Saved};
+use gt_ir::grad::vjp;
+use gt_ir::{Binary, Build, Error, Result, bail};
+use smallvec::SmallVec;
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Where the gradients go.
+pub enum Targets<'a> {
+    /// Into `.grad` of every leaf.
+    Leaves,
+    /// Returned, for these tensors only.
+    Inputs(&'a [Tensor]),
+}
+
+struct Ready(Arc<Node>);
+
+impl PartialEq for Ready {
+    fn eq(&self, other: &Ready) -> bool {
+        self.0.seq == other.0.seq
+    }
+}
+
+impl Eq for Ready {}
+
+impl PartialOrd for Ready {
+    fn partial_cmp(&self, other: &Ready) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Ready {
+    fn cmp(&self, other: &Ready) -> std::cmp::Ordering {
+        self.0.seq.cmp(&other.0.seq)
+    }
+}
+
+/// Gradients that have reached a node, one per result.
+type Incoming = SmallVec<[Option<Var>; 1]>;
+
+/// Runs the backward pass from `roots` with the given gradients into `.grad` of the leaves.
+pub fn backward(roots: &[Tensor], grads: Vec<Option<Tensor>>, retain: bool, create: bool) -> Result<()> {
+    run(roots, grads, retain, create, Targets::Leaves, false).map(drop)
+}
+
+/// The gradients of `roots` for each of `inputs`.
+pub fn grad(
+    roots: &[Tensor],
+    inputs: &[Tensor],
+    grads: Vec<Option<Tensor>>,
+    retain: bool,
+    create: bool,
+    allow_unused: bool,
+) -> Result<Vec<Option<Tensor>>> {
+    run(roots, grads, retain, create, Targets::Inputs(inputs), allow_unused)
+}
+
+fn run(
+    roots: &[Tensor],
+    grads: Vec<Option<Tensor>>,
+    retain: bool,
+    create: bool,
+    targets: Targets,
+    allow_unused: bool,
+) -> Result<Vec<Option<Tensor>>> {
+    let _mode = GradMode::set(create);
+    let mut queue: BinaryHeap<Ready> = BinaryHeap::new();
+    let mut incoming: HashMap<u64, Incoming, FixedState> = HashMap::default();
+    for (i, root) in roots.iter().enumerate() {
+        let var = root.var()?;
+        let Some(edge) = var.edge else {
+            bail!(Runtime, "element {i} of tensors does not require grad and does not have a grad_fn");
+        };
+        let seed = match grads.get(i).cloned().flatten() {
+            Some(g) => {
+                if g.shape() != root.shape() {
+                    bail!(
+                        Runtime,
+                        "backward: mismatch in shape: grad_output[{i}] has a shape of {} and output[{i}] has a shape of {}",
+                        g.shape(),
+                        root.shape()
+                    );
+                }
+                let g = g.var()?;
+                if create { g } else { Var::plain(g.value) }
+            }
+            None if root.numel() == 1 => Recorder.full(root.ty(), 1.0)?,
+            None => bail!(
+                Runtime,
+                "grad can be implicitly created only for scalar outputs, got shape {}",
+                root.shape()
+            ),
+        };
+        deliver(&mut queue, &mut incoming, &edge, seed)?;
+    }
+    let mut wanted: HashMap<(u64, u32), Vec<usize>, FixedState> = HashMap::default();
+    let mut found: Vec<Option<Tensor>> = Vec::new();
+    let mut reach = None;
+    if let Targets::Inputs(inputs) = &targets {
+        found = vec![None; inputs.len()];
+        for (i, input) in inputs.iter().enumerate() {
+            let Some(edge) = input.var()?.edge else {
+                bail!(Runtime, "grad: one of the differentiated tensors does not require grad");
+            };
+            wanted.entry((edge.node.seq, edge.nr)).or_default().push(i);
+        }
+        reach = Some(wanted.keys().map(|(seq, _)| *seq).min().unwrap_or(0));
+    }
+
+    while let Some(Ready(node)) = queue.pop() {
+        let Some(mut arrived) = incoming.remove(&node.seq) else { continue };
+        if reach.is_some_and(|oldest| node.seq < oldest) {
+            continue;
+        }
+        if let Some(hooks) = node.hooks.get() {
+            let hooks: Vec<_> = hooks.lock().clone();
+            for (nr, _, hook) in hooks {
+                if let Some(Some(g)) = arrived.get_mut(nr as usize) {
+                    let given = Tensor::from_var(g.clone());
+                    if let Some(changed) = hook(&given)? {
+                        *g = changed.var()?;
+                    }
+                }
+            }
+        }
+        for (nr, g) in arrived.iter().enumerate() {
+            if let (Some(g), Some(list)) = (g, wanted.get(&(node.seq, nr as u32))) {
+                for &i in list {
+                    found[i] = Some(Tensor::from_var(g.clone()));
+                }
+            }
+        }
+        match &node.kind {
+            NodeKind::Leaf(slot) => {
+                if matches!(targets, Targets::Leaves) {
+                    if let Some(Some(g)) = arrived.pop() {
+                        accumulate(slot, g, create)?;
+                    }
+                }
+            }
+            NodeKind::Op(op) => {
+                let Some(Some(g)) = arrived.pop() else { continue };
+                let (kept, outs, edges) = unpack(&node)?;
+                let saved = Saved { args: &kept, outs: &outs };
+                let want: SmallVec<[bool; 4]> = edges.iter().map(Option::is_some).collect();
+                let grads = vjp(&mut Recorder, op, &saved, &g, &want)?;
+                release(&node, retain || create);
+                for (edge, g) in edges.into_iter().zip(grads) {
+                    if let (Some(edge), Some(g)) = (edge, g) {
+                        deliver(&mut queue, &mut incoming, &edge, g)?;
+                    }
+                }
+            }
+            NodeKind::Custom(function, _) => {
+                if node.freed.load(Ordering::Relaxed) {
+                    return Err(second_time());
+                }
+                let given = arrived.into_iter().map(|g| g.map(Tensor::from_var)).collect();
+                let grads = function.backward(given)?;
+                let edges: Vec<Option<Edge>> = edges_of(&node);
+                if !(retain || create) {
+                    node.freed.store(true, Ordering::Relaxed);
+                    function.release();
+                }
+                for (edge, g) in edges.into_iter().zip(grads) {
+                    if let (Some(edge), Some(g)) = (edge, g) {
+                        deliver(&mut queue, &mut incoming, &edge, g.var()?)?;
+                    }
+                }
+            }
+        }
+    }
+    if let Targets::Inputs(_) = targets {
+        if !allow_unused && found.iter().any(Option::is_none) {
+            bail!(
+                Runtime,
+                "one of the differentiated tensors appears to not have been used in the graph: set allow_unused=True if this is the desired behavior"
+            );
+        }
+    }
+    Ok(found)
+}
+
+fn deliver(
+    queue: &mut BinaryHeap<Ready>,
+    incoming: &mut HashMap<u64, Incoming, FixedState>,
+    edge: &Edge,
+    g: Var,
+) -> Result<()> {
+    let nr = edge.nr as usize;
+    let slots = match incoming.entry(edge.node.seq) {
+        std::collections::hash_map::Entry::Occupied(e) => e.into_mut(),
+        std::collections::hash_map::Entry::Vacant(e) => {
+            queue.push(Ready(edge.node.clone()));
+            let outputs = match &edge.node.kind {
+                NodeKind::Custom(_, types) => types.len(),
+                NodeKind::Op(_) | NodeKind::Leaf(_) => 1,
+            };
+            e.insert(SmallVec::from_elem(None, outputs))
+        }
+    };
+    slots[nr] = Some(match slots[nr].take() {
+        None => g,
+        Some(before) => Recorder.bin(Binary::Add, &before, &g)?,
+    });
+    Ok(())
+}
+
+fn accumulate(slot: &super::GradSlot, g: Var, create: bool) -> Result<()> {
+    let mut grad = slot.grad.lock();
+    let next = match grad.take() {
+        None => Tensor::from_var(if create { g } else { Var::plain(g.value) }),
+        Some(old) if create => Tensor::from_var(Recorder.add(&old.var()?, &g)?),
+        Some(old) => {
+            let sum = Recorder.add(&old.var()?, &g)?;
+            old.assign(sum.value)?;
+            old
+        }
+    };
+    *grad = Some(next);
+    drop(grad);
+    let hooks: Vec<_> = slot.post_hooks.lock().iter().map(|(_, h)| h.clone()).collect();
+    for hook in hooks {
+        hook()?;
+    }
+    Ok(())
+}
+
+type Unpacked = (SmallVec<[Kept<Var>; 3]>, SmallVec<[Var; 1]>, SmallVec<[Option<Edge>; 3]>);
+
+/// What the gradient rule may look at, with versions checked.
+fn unpack(node: &Arc<Node>) -> Result<Unpacked> {
+    if node.freed.load(Ordering::Relaxed) {
+        return Err(second_time());
+    }
+    let args = node.args.lock();
+    let mut kept = SmallVec::new();
+    let mut edges = SmallVec::new();
+    for arg in args.iter() {
+        match arg {
+            NodeArg::Num(x) => {
+                kept.push(Kept::Num(*x));
+                edges.push(None);
+            }
+            NodeArg::Val { ty, edge, saved } => {
+                let value = match saved {
+                    Some(s) => Some(Var { value: check(s)?, edge: edge.clone(), owner: None }),
+                    None => None,
+                };
+                kept.push(Kept::Val(ty.clone(), value));
+                edges.push(edge.clone());
+            }
+        }
+    }
+    let mut outs = SmallVec::new();
+    if let Some(s) = &*node.out.lock() {
+        let edge = Some(Edge { node: node.clone(), nr: 0 });
+        outs.push(Var { value: check(s)?, edge, owner: None });
+    }
+    Ok((kept, outs, edges))
+}
+
+fn edges_of(node: &Node) -> Vec<Option<Edge>> {
+    node.args
+        .lock()
+        .iter()
+        .map(|a| match a {
+            NodeArg::Val { edge, .. } => edge.clone(),
+            NodeArg::Num(_) => None,
+        })
+        .collect()
+}
+
+fn check(saved: &SavedValue) -> Result<crate::value::Value> {
+    if let Some((counter, at)) = &saved.version {
+        let now = counter.load(Ordering::Relaxed);
+        if now != *at {
+            bail!(
+                Runtime,
+                "one of the variables needed for gradient computation has been modified by an inplace operation: \
+                 [gt.{} {}] is at version {now}; expected version {at} instead. Hint: clone the tensor before \
+                 changing it in place, or use the out-of-place form of the operation.",
+                saved.value.ty.dtype.name(),
+                saved.value.ty.shape
+            );
+        }
+    }
+    Ok(saved.value.clone())
+}
+
+/// Lets go of saved values; a later backward pass through here fails if there were any.
+fn release(node: &Node, keep: bool) {
+    if keep {
+        return;
+    }
+    let mut dropped: SmallVec<[SavedValue; 3]> = SmallVec::new();
+    for arg in node.args.lock().iter_mut() {
+        if let NodeArg::Val { saved, .. } = arg {
+            dropped.extend(saved.take());
+        }
+    }
+    dropped.extend(node.out.lock().take());
+    if !dropped.is_empty() {
+        node.freed.store(true, Ordering::Relaxed);
+    }
+}
+
+fn second_time() -> Error {
+    Error::Runtime(
+        "Trying to backward through the graph a second time (or directly access saved tensors after they have already \
+         been freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). \
+         Specify retain_graph=True if you need to backward through the graph a second time or if you need to access \
+         saved tensors after calling backward."
+            .into(),
+    )
+}

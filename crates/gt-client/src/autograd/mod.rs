@@ -1,0 +1,11 @@
+//! Automatic differentiation: the graph, the recorder that grows it, and the backward pass. All iterative.
+
+mod engine;
+mod mode;
+mod node;
+mod record;
+
+pub use engine::{Targets, backward, grad};
+pub use mode::{GradMode, grad_enabled, inference_mode, set_grad_enabled};
+pub use node::{CustomBackward, Edge, GradSlot, Hook, Node, NodeArg, NodeKind};
+pub use record::{Recorder, Var, record};

@@ -1,0 +1,145 @@
+//! Nodes of the autograd graph.
+
+use crate::Tensor;
+use crate::value::Value;
+use gt_ir::{Op, Result, Scalar, Ty};
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Called with a gradient; may return another in its place.
+pub type Hook = Arc<dyn Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync>;
+
+/// Where a gradient goes: result `nr` of a node.
+#[derive(Clone)]
+pub struct Edge {
+    pub node: Arc<Node>,
+    pub nr: u32,
+}
+
+/// A value kept for the backward pass, and the version it must still have then.
+#[derive(Clone)]
+pub struct SavedValue {
+    pub value: Value,
+    /// The counter of the storage it came from, and what it said.
+    pub version: Option<(Arc<AtomicU32>, u32)>,
+}
+
+/// An operand as a node keeps it.
+pub enum NodeArg {
+    Val { ty: Ty, edge: Option<Edge>, saved: Option<SavedValue> },
+    Num(Scalar),
+}
+
+/// Where a leaf's gradient is kept, and what must hear of it.
+#[derive(Default)]
+pub struct GradSlot {
+    pub grad: Mutex<Option<Tensor>>,
+    pub post_hooks: Mutex<Vec<(u64, Arc<dyn Fn() -> Result<()> + Send + Sync>)>>,
+}
+
+/// A backward pass written by the user (`gt.autograd.Function`).
+pub trait CustomBackward: Send + Sync {
+    /// Gradients of the inputs, given those of the outputs.
+    fn backward(&self, grads: Vec<Option<Tensor>>) -> Result<Vec<Option<Tensor>>>;
+    /// The name shown as `grad_fn`.
+    fn name(&self) -> String;
+    /// The backward pass is over: let go of what was saved.
+    fn release(&self);
+}
+
+/// What a node does with the gradient that reaches it.
+pub enum NodeKind {
+    /// Applies the op's gradient rule.
+    Op(Op),
+    /// Adds it to a leaf's `.grad`.
+    Leaf(Arc<GradSlot>),
+    /// Calls the user's function; one type per output.
+    Custom(Box<dyn CustomBackward>, Vec<Ty>),
+}
+
+/// One step of the graph.
+pub struct Node {
+    /// Later nodes have larger numbers: the order of the backward pass.
+    pub seq: u64,
+    pub kind: NodeKind,
+    pub args: Mutex<SmallVec<[NodeArg; 2]>>,
+    /// The result, if the gradient rule reads it.
+    pub out: Mutex<Option<SavedValue>>,
+    /// The type of the (first) result.
+    pub out_ty: Ty,
+    /// Hooks of the results: (result, id, hook).
+    pub hooks: OnceLock<Mutex<Vec<(u32, u64, Hook)>>>,
+    /// The backward pass has let go of the saved values.
+    pub freed: std::sync::atomic::AtomicBool,
+}
+
+static SEQ: AtomicU64 = AtomicU64::new(1);
+
+impl Node {
+    pub fn new(kind: NodeKind, args: SmallVec<[NodeArg; 2]>, out_ty: Ty) -> Arc<Node> {
+        Arc::new(Node {
+            seq: SEQ.fetch_add(1, Ordering::Relaxed),
+            kind,
+            args: Mutex::new(args),
+            out: Mutex::new(None),
+            out_ty,
+            hooks: OnceLock::new(),
+            freed: false.into(),
+        })
+    }
+
+    /// A leaf that accumulates into `slot`.
+    pub fn leaf(slot: Arc<GradSlot>, ty: Ty) -> Arc<Node> {
+        Node::new(NodeKind::Leaf(slot), SmallVec::new(), ty)
+    }
+
+    /// The name PyTorch would show, such as `MulBackward0`.
+    pub fn name(&self) -> String {
+        match &self.kind {
+            NodeKind::Op(op) => {
+                let text = op.text();
+                let mut name: String = text.chars().take(1).collect();
+                name.push_str(&text[1..].to_lowercase());
+                format!("{name}Backward0")
+            }
+            NodeKind::Leaf(_) => "AccumulateGrad".into(),
+            NodeKind::Custom(f, _) => f.name(),
+        }
+    }
+
+    /// Adds a hook on result `nr`; returns its id.
+    pub fn add_hook(&self, nr: u32, hook: Hook) -> u64 {
+        let id = SEQ.fetch_add(1, Ordering::Relaxed);
+        self.hooks.get_or_init(Mutex::default).lock().push((nr, id, hook));
+        id
+    }
+
+    pub fn remove_hook(&self, id: u64) {
+        if let Some(hooks) = self.hooks.get() {
+            hooks.lock().retain(|(_, i, _)| *i != id);
+        }
+    }
+}
+
+/// Dropping a long chain must not recurse: operands' nodes are taken out and dropped one by one.
+impl Drop for Node {
+    fn drop(&mut self) {
+        let mut pending: Vec<Arc<Node>> = Vec::new();
+        take_edges(self.args.get_mut(), &mut pending);
+        while let Some(node) = pending.pop() {
+            if let Some(mut node) = Arc::into_inner(node) {
+                take_edges(node.args.get_mut(), &mut pending);
+            }
+        }
+    }
+}
+
+fn take_edges(args: &mut SmallVec<[NodeArg; 2]>, pending: &mut Vec<Arc<Node>>) {
+    for arg in args.drain(..) {
+        if let NodeArg::Val { edge: Some(edge), .. } = arg {
+            pending.push(edge.node);
+        }
+    }
+}

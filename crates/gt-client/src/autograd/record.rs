@@ -1,0 +1,153 @@
+//! Recording one op: type rule, instruction, and a node of the graph where gradients flow.
+
+use super::mode::grad_enabled;
+use super::node::{Edge, Node, NodeArg, NodeKind, SavedValue};
+use crate::cell::Cell;
+use crate::current::current_stream;
+use crate::session::Session;
+use crate::stream::{RecordArg, Stream};
+use crate::value::Value;
+use gt_ir::{ArgTy, Build, Error, Op, Operand, Operands, Result, Ty, infer};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// A value with its place in the autograd graph.
+#[derive(Clone)]
+pub struct Var {
+    pub value: Value,
+    pub edge: Option<Edge>,
+    /// The storage it was read from, whose version the graph watches.
+    pub owner: Option<Arc<Cell>>,
+}
+
+impl Var {
+    /// A value without gradient history.
+    pub fn plain(value: Value) -> Var {
+        Var { value, edge: None, owner: None }
+    }
+
+    /// The session it belongs to.
+    pub fn session(&self) -> Result<Arc<Session>> {
+        self.value.stream.session.upgrade().ok_or_else(session_gone)
+    }
+}
+
+fn session_gone() -> Error {
+    Error::Connection(
+        "the session this tensor belongs to is closed: create the tensor again in a new session".into(),
+    )
+}
+
+/// Records one op of one result.
+pub fn record(op: Op, args: Operands<Var>) -> Result<Var> {
+    let first = args.iter().find_map(Operand::val);
+    let (session, stream) = match first {
+        Some(v) => {
+            let session = v.session()?;
+            let stream = current_stream(&session);
+            (session, stream)
+        }
+        None => crate::current::current()?,
+    };
+    record_in(&session, &stream, op, args)
+}
+
+/// Records one op in a given stream.
+pub fn record_in(session: &Arc<Session>, stream: &Arc<Stream>, op: Op, args: Operands<Var>) -> Result<Var> {
+    session.before_op()?;
+    let ty = {
+        let types: SmallVec<[ArgTy; 4]> = args
+            .iter()
+            .map(|a| match a {
+                Operand::Val(v) => ArgTy::Val(&v.value.ty),
+                Operand::Num(_) => ArgTy::Num,
+            })
+            .collect();
+        infer(&op, &types)?
+    };
+    let mut tracked = false;
+    {
+        let enabled = grad_enabled();
+        for arg in &args {
+            if let Operand::Val(v) = arg {
+                if v.value.stream.session_id != session.number {
+                    return Err(Error::Runtime(format!(
+                        "{}: operands belong to two different sessions: bring one over with gt.tensor(x.numpy())",
+                        op.text()
+                    )));
+                }
+                tracked |= enabled && v.edge.is_some();
+            }
+        }
+    }
+    let tracked = tracked && ty.dtype.is_float() && op.differentiable();
+    let list: SmallVec<[RecordArg; 4]> = args
+        .iter()
+        .map(|a| match a {
+            Operand::Val(v) => RecordArg::Val(&v.value),
+            Operand::Num(x) => RecordArg::Num(*x),
+        })
+        .collect();
+    if !tracked {
+        let value = stream.record(session, op, &list, ty)?;
+        drop(list);
+        after_op(session)?;
+        return Ok(Var::plain(value));
+    }
+    let value = stream.record(session, op.clone(), &list, ty.clone())?;
+    drop(list);
+    let edge = Some(Edge { node: op_node(op, args, &value, ty), nr: 0 });
+    after_op(session)?;
+    Ok(Var { value, edge, owner: None })
+}
+
+/// The node for an op whose result is `value`.
+pub(crate) fn op_node(op: Op, args: Operands<Var>, value: &Value, ty: Ty) -> Arc<Node> {
+    let needs = op.needs();
+    let kept = args
+        .into_iter()
+        .enumerate()
+        .map(|(i, arg)| match arg {
+            Operand::Num(x) => NodeArg::Num(x),
+            Operand::Val(v) => {
+                let saved = (needs.args >> i & 1 == 1).then(|| SavedValue {
+                    value: v.value.clone(),
+                    version: v.owner.map(|cell| {
+                        let counter = cell.version_handle();
+                        let at = counter.load(std::sync::atomic::Ordering::Relaxed);
+                        (counter, at)
+                    }),
+                });
+                NodeArg::Val { ty: v.value.ty.clone(), edge: v.edge, saved }
+            }
+        })
+        .collect();
+    let node = Node::new(NodeKind::Op(op), kept, ty);
+    if needs.outs {
+        *node.out.lock() = Some(SavedValue { value: value.clone(), version: None });
+    }
+    node
+}
+
+/// `GT_SYNC=1`: run each op as it is recorded.
+fn after_op(session: &Session) -> Result<()> {
+    if session.settings.sync {
+        session.synchronize()?;
+    }
+    Ok(())
+}
+
+/// Writes gradient rules and decompositions into the current stream.
+pub struct Recorder;
+
+impl Build for Recorder {
+    type V = Var;
+
+    fn ty(&self, v: &Var) -> Ty {
+        v.value.ty.clone()
+    }
+
+    fn emit(&mut self, op: Op, args: Operands<Var>) -> Result<Var> {
+        record(op, args)
+    }
+}

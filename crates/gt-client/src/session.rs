@@ -1,0 +1,641 @@
+//! A session: one client's connection to a dispatcher, with its streams, waits, credit and failures.
+
+use crate::stream::{Rebind, Sealed, SourceLine, Stream};
+use crate::value::{SETTLED, Value, ValueInner};
+use foldhash::fast::FixedState;
+use gt_ir::{Arg, Error, Program, Result, Scalar, Slot, Structure, TensorId, Ty};
+use gt_net::msg::{Batch, Bytes, ClientMsg, Failure, Fetch, Payload, Run, SessionMsg, SessionWelcome, Stats};
+use parking_lot::{Condvar, Mutex};
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// The road to a dispatcher. In-process, unix and TCP look alike from here.
+pub trait Link: Send + Sync {
+    /// Sends without waiting.
+    fn send(&self, msg: ClientMsg) -> Result<()>;
+    /// Says goodbye; later sends are refused.
+    fn close(&self);
+    /// The peer in words: `in-process`, `localhost:12345`.
+    fn peer(&self) -> String;
+}
+
+/// Called for each message that arrives.
+pub type OnMsg = Box<dyn FnMut(SessionMsg) + Send>;
+
+/// Makes the link, given what to do with arriving messages.
+pub type Connect<'a> = dyn FnOnce(OnMsg) -> Result<(Arc<dyn Link>, SessionWelcome)> + 'a;
+
+/// Settings of a session, read from `GT_*` at connect (C13).
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Instructions per program at most (`GT_CLIENT_BATCH_SIZE`).
+    pub batch: usize,
+    /// Run op by op and wait for each (`GT_SYNC=1`).
+    pub sync: bool,
+    /// Print what the client does (`GT_DEBUG_CLIENT=1`).
+    pub debug: bool,
+    /// Append the instruction log here (`GT_INSTRUCTION_LOG`).
+    pub log: Option<std::path::PathBuf>,
+}
+
+impl Settings {
+    /// Reads the process's environment.
+    pub fn from_env() -> Settings {
+        let on = |name: &str| std::env::var(name).is_ok_and(|v| !v.is_empty() && v != "0");
+        Settings {
+            batch: std::env::var("GT_CLIENT_BATCH_SIZE").ok().and_then(|v| v.parse().ok()).unwrap_or(4096),
+            sync: on("GT_SYNC"),
+            debug: on("GT_DEBUG_CLIENT"),
+            log: std::env::var_os("GT_INSTRUCTION_LOG").filter(|v| !v.is_empty()).map(Into::into),
+        }
+    }
+}
+
+/// A program on its way.
+struct Unfinished {
+    seq: u64,
+    bytes: u64,
+    frees: Vec<TensorId>,
+    rebinds: Vec<Rebind>,
+    lines: Vec<SourceLine>,
+}
+
+/// What arrives from the dispatcher, and who waits for it.
+#[derive(Default)]
+struct Inbox {
+    completed: u64,
+    values: HashMap<u64, Result<Bytes, Failure>, FixedState>,
+    stats: HashMap<u64, Stats, FixedState>,
+    failures: Vec<(u64, Failure)>,
+    fatal: Option<Error>,
+}
+
+/// What leaves for the dispatcher, in order.
+struct Outbox {
+    seq: u64,
+    bytes: u64,
+    unfinished: VecDeque<Unfinished>,
+    scalars: ScalarTable,
+    structures: HashMap<u64, Arc<Structure>, FixedState>,
+}
+
+/// One client's connection to a dispatcher.
+pub struct Session {
+    /// Unique in this process.
+    pub number: u64,
+    /// The fork generation it was made in: a child process must not touch it.
+    pub(crate) generation: u64,
+    pub welcome: SessionWelcome,
+    pub settings: Settings,
+    link: Arc<dyn Link>,
+    ids: AtomicU64,
+    reqs: AtomicU64,
+    outbox: Mutex<Outbox>,
+    shared: Arc<Shared>,
+    streams: Mutex<Vec<Weak<Stream>>>,
+    generator: Mutex<Generator>,
+    closed: AtomicBool,
+    pub(crate) files: Mutex<crate::source::Files>,
+    last: Mutex<Option<Program>>,
+}
+
+/// The part of a session that the link's thread touches.
+#[derive(Default)]
+struct Shared {
+    inbox: Mutex<Inbox>,
+    arrived: Condvar,
+    /// Something failed and has not been raised yet.
+    failed: AtomicBool,
+}
+
+/// The state of the session's random numbers (C7): everything random is a function of these two.
+#[derive(Clone, Copy, Debug)]
+pub struct Generator {
+    pub key: u64,
+    pub offset: u64,
+}
+
+static SESSIONS: AtomicU64 = AtomicU64::new(1);
+
+/// At most this many bytes of results may be unfinished before recording waits.
+const CREDIT_BYTES: u64 = 4 << 30;
+
+impl Session {
+    /// Opens a session over a link.
+    pub fn open(connect: Box<Connect>, settings: Settings) -> Result<Arc<Session>> {
+        let shared = Arc::new(Shared::default());
+        let inbox = shared.clone();
+        let mut log = match &settings.log {
+            Some(path) => Some(open_log(path)?),
+            None => None,
+        };
+        let on_msg: OnMsg = Box::new(move |msg| match msg {
+            SessionMsg::Log { line } => {
+                use std::io::Write;
+                if let Some(file) = &mut log {
+                    let _ = writeln!(file, "{line}");
+                }
+            }
+            other => inbox.arrive(other),
+        });
+        let (link, welcome) = connect(on_msg)?;
+        Ok(Arc::new(Session {
+            number: SESSIONS.fetch_add(1, Ordering::Relaxed),
+            generation: crate::current::generation(),
+            welcome,
+            settings,
+            link,
+            ids: AtomicU64::new(1),
+            reqs: AtomicU64::new(1),
+            outbox: Mutex::new(Outbox {
+                seq: 0,
+                bytes: 0,
+                unfinished: VecDeque::new(),
+                scalars: ScalarTable::default(),
+                structures: HashMap::default(),
+            }),
+            shared,
+            streams: Mutex::new(Vec::new()),
+            generator: Mutex::new(Generator { key: 0x6774, offset: 0 }),
+            closed: AtomicBool::new(false),
+            files: Mutex::default(),
+            last: Mutex::new(None),
+        }))
+    }
+
+    /// The peer in words.
+    pub fn peer(&self) -> String {
+        self.link.peer()
+    }
+
+    pub(crate) fn next_id(&self) -> TensorId {
+        TensorId(self.ids.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A new stream of this session, for one thread.
+    pub(crate) fn new_stream(self: &Arc<Session>) -> Arc<Stream> {
+        let stream = Stream::new(self, self.settings.batch);
+        let mut streams = self.streams.lock();
+        streams.retain(|s| s.strong_count() > 0);
+        streams.push(Arc::downgrade(&stream));
+        stream
+    }
+
+    /// Takes `blocks` counters from the generator: (key, offset).
+    pub fn random(&self, blocks: u64) -> Generator {
+        let mut g = self.generator.lock();
+        let now = *g;
+        g.offset = g.offset.wrapping_add(blocks);
+        now
+    }
+
+    /// Restarts the random numbers.
+    pub fn seed(&self, key: u64) {
+        *self.generator.lock() = Generator { key, offset: 0 };
+    }
+
+    /// The generator's state.
+    pub fn generator(&self) -> Generator {
+        *self.generator.lock()
+    }
+
+    /// Puts back a state taken by `generator`.
+    pub fn set_generator(&self, g: Generator) {
+        *self.generator.lock() = g;
+    }
+
+    /// Gives a sealed program its number and sends it. Returns what must be dropped outside the stream's lock.
+    pub(crate) fn send_sealed(&self, sealed: Sealed) -> Result<Vec<Value>> {
+        self.send_batch(Some(sealed), Vec::new())
+    }
+
+    fn send_batch(&self, sealed: Option<Sealed>, fetches: Vec<Fetch>) -> Result<Vec<Value>> {
+        let mut held = Vec::new();
+        let mut batch = Batch { runs: Vec::new(), fetches, frees: Vec::new() };
+        let mut outbox = self.outbox.lock();
+        if let Some(mut s) = sealed {
+            held = std::mem::take(&mut s.held);
+            if s.structure.instrs.is_empty() {
+                batch.frees = s.frees;
+            } else {
+                outbox.seq += 1;
+                let seq = outbox.seq;
+                outbox.scalars.promote(&mut s.structure, &mut s.slots);
+                let (key, structure) = outbox.share(s.structure);
+                let program = Program {
+                    structure,
+                    key,
+                    inputs: s.inputs,
+                    outs: s.outs,
+                    slots: s.slots,
+                    frees: s.frees,
+                };
+                outbox.bytes += s.bytes;
+                let frees = program.frees.clone();
+                let lines = s.lines;
+                outbox.unfinished.push_back(Unfinished {
+                    seq,
+                    bytes: s.bytes,
+                    frees,
+                    rebinds: s.rebinds,
+                    lines,
+                });
+                if self.settings.debug {
+                    eprintln!(
+                        "gt client: program {seq} key={key:016x} ops={} inputs={} outs={}",
+                        program.structure.instrs.len(),
+                        program.inputs.len(),
+                        program.outs.len()
+                    );
+                }
+                *self.last.lock() = Some(program.clone());
+                batch.runs.push(Run { seq, program });
+            }
+        }
+        if batch.runs.is_empty() && batch.fetches.is_empty() && batch.frees.is_empty() {
+            return Ok(held);
+        }
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(closed());
+        }
+        self.link.send(ClientMsg::Batch(batch))?;
+        drop(outbox);
+        Ok(held)
+    }
+
+    /// The program sent last, for `gt.debug.save_program`.
+    pub fn last_program(&self) -> Option<Program> {
+        self.last.lock().clone()
+    }
+
+    /// Sends host bytes as a new tensor.
+    pub fn upload(self: &Arc<Session>, stream: &Arc<Stream>, ty: Ty, data: Bytes) -> Result<Value> {
+        let id = self.next_id();
+        let _order = self.outbox.lock();
+        self.link.send(ClientMsg::Upload { tensor: id, ty: ty.clone(), data: Some(data) })?;
+        Ok(Arc::new(ValueInner { id, ty, stream: stream.clone(), pos: SETTLED }))
+    }
+
+    /// Asks for a value's bytes and waits for them.
+    pub fn fetch(&self, value: &Value) -> Result<Bytes> {
+        self.before_op()?;
+        let req = self.reqs.fetch_add(1, Ordering::Relaxed);
+        let fetch = Fetch { req, tensor: value.id };
+        // The program and the request travel together.
+        let held = value.stream.flush_with(|sealed| self.send_batch(sealed, vec![fetch]))?;
+        drop(held);
+        let result = self.wait(|inbox| inbox.values.remove(&req))?;
+        match result {
+            Ok(bytes) => {
+                self.raise_failures()?;
+                Ok(bytes)
+            }
+            Err(failure) => {
+                self.raise_failures()?;
+                Err(self.describe(&failure))
+            }
+        }
+    }
+
+    /// Runs everything recorded on every thread and waits until it is done.
+    pub fn synchronize(&self) -> Result<()> {
+        if self.generation != crate::current::generation() {
+            return Err(forked());
+        }
+        self.flush_all()?;
+        let sent = self.outbox.lock().seq;
+        if sent > self.shared.inbox.lock().completed {
+            self.link.send(ClientMsg::Sync { seq: sent })?;
+            self.wait(|inbox| (inbox.completed >= sent).then_some(()))?;
+        }
+        self.raise_failures()
+    }
+
+    /// Seals and sends what every thread has recorded.
+    pub fn flush_all(&self) -> Result<()> {
+        let streams: Vec<_> = self.streams.lock().iter().filter_map(Weak::upgrade).collect();
+        for stream in streams {
+            stream.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Counters of the session and its workers.
+    pub fn stats(&self) -> Result<Stats> {
+        self.flush_all()?;
+        let req = self.reqs.fetch_add(1, Ordering::Relaxed);
+        self.link.send(ClientMsg::Stats { req })?;
+        self.wait(|inbox| inbox.stats.remove(&req))
+    }
+
+    /// Before each recorded op: raises what failed, and waits while too much is unfinished (C2).
+    #[inline]
+    pub(crate) fn before_op(&self) -> Result<()> {
+        if self.generation != crate::current::generation() {
+            return Err(forked());
+        }
+        if self.shared.failed.load(Ordering::Relaxed) {
+            self.raise_failures()?;
+        }
+        Ok(())
+    }
+
+    /// Waits while too many programs or bytes are unfinished. Called after a program was sent, with no lock held.
+    pub(crate) fn wait_for_credit(&self) -> Result<()> {
+        let limit = self.welcome.credit_programs.max(1);
+        let (sent, bytes) = {
+            let mut outbox = self.outbox.lock();
+            let completed = self.shared.inbox.lock().completed;
+            outbox.retire(completed, self.shared.failed.load(Ordering::Relaxed));
+            (outbox.seq, outbox.bytes)
+        };
+        if bytes > CREDIT_BYTES {
+            return self.synchronize();
+        }
+        self.wait(|inbox| (inbox.completed + limit > sent || !inbox.failures.is_empty()).then_some(()))
+    }
+
+    fn wait<T: Send>(&self, mut ready: impl FnMut(&mut Inbox) -> Option<T> + Send) -> Result<T> {
+        let mut out = None;
+        let mut fatal = None;
+        crate::wait::block_on(&mut |patience: Duration| {
+            let mut inbox = self.shared.inbox.lock();
+            let deadline = std::time::Instant::now() + patience;
+            loop {
+                out = ready(&mut inbox);
+                if out.is_some() {
+                    return true;
+                }
+                if let Some(error) = &inbox.fatal {
+                    fatal = Some(error.clone());
+                    return true;
+                }
+                if self.shared.arrived.wait_until(&mut inbox, deadline).timed_out() {
+                    return false;
+                }
+            }
+        })?;
+        match (out, fatal) {
+            (Some(out), _) => Ok(out),
+            (None, Some(error)) => Err(error),
+            (None, None) => Err(closed()),
+        }
+    }
+
+    /// Raises the root cause of a failure once, after its cells have gone back to what they held (C5).
+    pub fn raise_failures(&self) -> Result<()> {
+        if !self.shared.failed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let sent = self.outbox.lock().seq;
+        if self.shared.inbox.lock().fatal.is_none() && self.shared.inbox.lock().completed < sent {
+            self.link.send(ClientMsg::Sync { seq: sent })?;
+            self.wait(|inbox| (inbox.completed >= sent).then_some(()))?;
+        }
+        let (mut failures, fatal) = {
+            let mut inbox = self.shared.inbox.lock();
+            self.shared.failed.store(inbox.fatal.is_some(), Ordering::Release);
+            (std::mem::take(&mut inbox.failures), inbox.fatal.clone())
+        };
+        failures.sort_by_key(|(seq, _)| *seq);
+        let first = failures.first().map(|(_, f)| self.describe(f));
+        self.revert(&failures);
+        match first.or(fatal) {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts back what the failed programs had rebound, newest first, and frees what nobody went back to.
+    fn revert(&self, failures: &[(u64, Failure)]) {
+        let mut frees: Vec<TensorId> = Vec::new();
+        let mut revived: Vec<(Arc<crate::cell::Cell>, Value)> = Vec::new();
+        {
+            let mut outbox = self.outbox.lock();
+            for (seq, _) in failures.iter().rev() {
+                let Some(i) = outbox.unfinished.iter().position(|u| u.seq == *seq) else { continue };
+                let Some(failed) = outbox.unfinished.remove(i) else { continue };
+                outbox.bytes -= failed.bytes;
+                let mut lost = failed.frees;
+                for rebind in failed.rebinds.into_iter().rev() {
+                    let Some(cell) = rebind.cell.upgrade() else { continue };
+                    let value = match rebind.old.upgrade() {
+                        Some(value) => value,
+                        None => {
+                            if !lost.contains(&rebind.old_id) {
+                                continue;
+                            }
+                            lost.retain(|id| *id != rebind.old_id);
+                            let stream = cell.stream();
+                            Arc::new(ValueInner {
+                                id: rebind.old_id,
+                                ty: rebind.old_ty,
+                                stream,
+                                pos: SETTLED,
+                            })
+                        }
+                    };
+                    revived.push((cell, value));
+                }
+                frees.extend(lost);
+            }
+            if !frees.is_empty() {
+                let batch = Batch { runs: Vec::new(), fetches: Vec::new(), frees };
+                let _ = self.link.send(ClientMsg::Batch(batch));
+            }
+        }
+        for (cell, value) in revived {
+            cell.revert(value);
+        }
+    }
+
+    /// The failure in words, with the user's source line.
+    fn describe(&self, failure: &Failure) -> Error {
+        let line = failure.instr.and_then(|i| {
+            let outbox = self.outbox.lock();
+            let program = outbox.unfinished.iter().find(|u| u.seq == failure.root)?;
+            let at = *program.lines.get(i as usize)?;
+            self.files.lock().describe(at)
+        });
+        match line {
+            Some(line) => failure.error.clone().map_message(|m| format!("{m}\n  recorded at {line}")),
+            None => failure.error.clone(),
+        }
+    }
+
+    /// Ends the session: nothing is sent any more, drops are no-ops.
+    pub fn close(&self) {
+        if !self.closed.swap(true, Ordering::SeqCst) {
+            let _ = self.link.send(ClientMsg::Bye);
+            self.link.close();
+        }
+    }
+
+    /// True once `close` was called.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    /// Runs what is recorded and reports a failure nobody has looked at yet (for the end of the process).
+    pub fn finish(&self) -> Result<()> {
+        let result = if self.is_closed() { Ok(()) } else { self.synchronize() };
+        self.close();
+        result
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.generation == crate::current::generation() {
+            self.close();
+        }
+    }
+}
+
+impl Shared {
+    fn arrive(&self, msg: SessionMsg) {
+        let mut inbox = self.inbox.lock();
+        match msg {
+            SessionMsg::Update { completed, values, failures } => {
+                inbox.completed = inbox.completed.max(completed);
+                if !failures.is_empty() {
+                    inbox.failures.extend(failures);
+                    self.failed.store(true, Ordering::Release);
+                }
+                for value in values {
+                    let bytes = match value.result {
+                        Ok(Payload::Inline(bytes)) => Ok(bytes),
+                        Ok(Payload::Bulk { .. }) => Err(Failure {
+                            root: 0,
+                            instr: None,
+                            error: Error::Connection("fetch: the link left a bulk value unresolved".into()),
+                        }),
+                        Err(failure) => Err(failure),
+                    };
+                    inbox.values.insert(value.req, bytes);
+                }
+            }
+            SessionMsg::Stats { req, stats } => {
+                inbox.stats.insert(req, stats);
+            }
+            SessionMsg::Fatal { error } => {
+                inbox.fatal = Some(error);
+                self.failed.store(true, Ordering::Release);
+            }
+            SessionMsg::Grant { .. } | SessionMsg::Log { .. } => {}
+        }
+        drop(inbox);
+        self.arrived.notify_all();
+    }
+}
+
+impl Outbox {
+    /// Forgets programs that have finished. Failed ones are kept until their cells were reverted.
+    fn retire(&mut self, completed: u64, failed: bool) {
+        while !failed && self.unfinished.front().is_some_and(|u| u.seq <= completed) {
+            if let Some(done) = self.unfinished.pop_front() {
+                self.bytes -= done.bytes;
+            }
+        }
+    }
+
+    /// The shared copy of a structure, so that a repeated step is recognised by its address.
+    fn share(&mut self, structure: Structure) -> (u64, Arc<Structure>) {
+        let key = structure.key();
+        match self.structures.get(&key) {
+            Some(known) if **known == structure => (key, known.clone()),
+            _ => {
+                if self.structures.len() >= 256 {
+                    self.structures.clear();
+                }
+                let shared = Arc::new(structure);
+                self.structures.insert(key, shared.clone());
+                (key, shared)
+            }
+        }
+    }
+}
+
+/// Remembers the numbers of programs that differ in nothing else, and makes a slot of each that changes (C4).
+#[derive(Default)]
+struct ScalarTable {
+    seen: HashMap<u64, (Vec<Scalar>, Vec<bool>), FixedState>,
+}
+
+impl ScalarTable {
+    fn promote(&mut self, structure: &mut Structure, slots: &mut Vec<Slot>) {
+        let mut hasher = FixedState::with_seed(7).build_hasher();
+        let mut now: Vec<Scalar> = Vec::new();
+        structure.inputs.hash(&mut hasher);
+        structure.outs.hash(&mut hasher);
+        for instr in &structure.instrs {
+            instr.op.hash(&mut hasher);
+            for (i, arg) in instr.args.iter().enumerate() {
+                match arg {
+                    Arg::Const(x) if instr.op.may_become_slot(i) => {
+                        hasher.write_u8(x.kind() as u8);
+                        now.push(*x);
+                    }
+                    other => other.hash(&mut hasher),
+                }
+            }
+        }
+        if now.is_empty() {
+            return;
+        }
+        if self.seen.len() >= 1024 {
+            self.seen.clear();
+        }
+        let (last, varies) =
+            self.seen.entry(hasher.finish()).or_insert_with(|| (now.clone(), vec![false; now.len()]));
+        if last.len() != now.len() {
+            return;
+        }
+        for i in 0..now.len() {
+            varies[i] |= last[i] != now[i];
+        }
+        if !varies.contains(&true) {
+            return;
+        }
+        let mut k = 0;
+        for instr in &mut structure.instrs {
+            for i in 0..instr.args.len() {
+                if let Arg::Const(x) = instr.args[i] {
+                    if instr.op.may_become_slot(i) {
+                        if varies[k] {
+                            instr.args[i] = Arg::Slot(slots.len() as u32);
+                            slots.push(Slot::Num(x));
+                        }
+                        k += 1;
+                    }
+                }
+            }
+        }
+        structure.slots = slots.len() as u32;
+    }
+}
+
+fn forked() -> Error {
+    Error::Runtime(
+        "this tensor was made before fork() and lives in the parent process: create tensors in the child, or use \
+         multiprocessing with the 'spawn' start method"
+            .into(),
+    )
+}
+
+fn closed() -> Error {
+    Error::Connection(
+        "this session is closed: call gt.connect(...) again, or drop tensors made with it".into(),
+    )
+}
+
+fn open_log(path: &std::path::Path) -> Result<std::fs::File> {
+    std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)
+        .map_err(|e| Error::Value(format!("GT_INSTRUCTION_LOG: cannot write {}: {e}", path.display())))
+}

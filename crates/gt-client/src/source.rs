@@ -1,0 +1,50 @@
+//! Where in the user's program an instruction was written, for errors that name the line.
+
+use crate::session::Session;
+use crate::stream::SourceLine;
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+/// Gives the file (as a key and a way to name it) and line being executed.
+pub type Locator = fn() -> Option<(usize, u32)>;
+/// Names the file behind a key.
+pub type FileName = fn(usize) -> String;
+
+static LOCATOR: OnceLock<(Locator, FileName)> = OnceLock::new();
+
+/// Installs the process's way to find the user's line. Only the first call counts.
+pub fn install(locator: Locator, name: FileName) {
+    let _ = LOCATOR.set((locator, name));
+}
+
+/// Names of the files seen by a session.
+#[derive(Default)]
+pub struct Files {
+    names: Vec<String>,
+    by_key: HashMap<usize, u32>,
+}
+
+impl Files {
+    /// `file.py:12`, if the line is known.
+    pub fn describe(&self, at: SourceLine) -> Option<String> {
+        let name = self.names.get((at.file as usize).checked_sub(1)?)?;
+        Some(format!("{name}:{}", at.line))
+    }
+}
+
+#[inline]
+pub(crate) fn current(session: &Session) -> SourceLine {
+    let Some((locate, name)) = LOCATOR.get() else { return SourceLine::default() };
+    let Some((key, line)) = locate() else { return SourceLine::default() };
+    let mut files = session.files.lock();
+    let file = match files.by_key.get(&key) {
+        Some(&file) => file,
+        None => {
+            files.names.push(name(key));
+            let file = files.names.len() as u32;
+            files.by_key.insert(key, file);
+            file
+        }
+    };
+    SourceLine { file, line }
+}

@@ -1,0 +1,459 @@
+//! One thread's stream of instructions: recording, cutting into programs and freeing (C2, C3).
+
+use crate::cell::Cell;
+use crate::session::Session;
+use crate::value::{SETTLED, Value, ValueInner};
+use foldhash::fast::FixedState;
+use gt_ir::{Arg, Args, Input, Instr, Op, Result, Scalar, Slot, Structure, TensorId, Ty};
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, Hash};
+use std::sync::{Arc, Weak};
+
+/// A cell that an open program has given a new value, and what it held before (C5: reverted if the program fails).
+pub struct Rebind {
+    pub cell: Weak<Cell>,
+    pub old: Weak<ValueInner>,
+    pub old_id: TensorId,
+    pub old_ty: Ty,
+}
+
+/// A sealed program that waits for its sequence number.
+pub struct Sealed {
+    pub structure: Structure,
+    pub inputs: Vec<TensorId>,
+    pub outs: Vec<TensorId>,
+    pub slots: Vec<Slot>,
+    pub frees: Vec<TensorId>,
+    pub rebinds: Vec<Rebind>,
+    pub lines: Vec<SourceLine>,
+    /// Inputs that other streams own, kept until the program is on its way.
+    pub held: Vec<Value>,
+    /// Bytes of results that stay alive.
+    pub bytes: u64,
+}
+
+/// Where in the user's program an instruction was written: an index into the session's table of files, and a line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SourceLine {
+    pub file: u32,
+    pub line: u32,
+}
+
+/// An operand handed to `record`.
+pub enum RecordArg<'a> {
+    Val(&'a Value),
+    Num(Scalar),
+    Data(Arc<Vec<u8>>),
+}
+
+/// One instruction of the open program.
+struct Entry {
+    instr: Instr,
+    id: TensorId,
+    ty: Ty,
+    alive: bool,
+    /// Hash of the op and its operands' kinds, for cuts that depend on content alone.
+    signature: u64,
+    line: SourceLine,
+}
+
+/// The program being recorded. Operands name results by `INPUT`-less position and live-ins by `INPUT | index`;
+/// `seal` renumbers them.
+struct Open {
+    /// Stream position of the first instruction.
+    base: u64,
+    entries: Vec<Entry>,
+    inputs: Vec<(TensorId, Ty)>,
+    input_index: HashMap<TensorId, u32, FixedState>,
+    slots: Vec<Slot>,
+    frees: Vec<TensorId>,
+    rebinds: Vec<(u64, Rebind)>,
+    held: Vec<Value>,
+    /// An optimizer step ended here: seal when the next instruction is recorded.
+    step_ended: bool,
+}
+
+const INPUT: u32 = 1 << 31;
+/// How many op signatures the rolling hash looks back over.
+const WINDOW: usize = 8;
+
+/// One thread's recorder within a session.
+pub struct Stream {
+    pub session: Weak<Session>,
+    pub session_id: u64,
+    generation: u64,
+    open: Mutex<Open>,
+    cap: usize,
+}
+
+impl Stream {
+    pub(crate) fn new(session: &Arc<Session>, cap: usize) -> Arc<Stream> {
+        Arc::new(Stream {
+            session: Arc::downgrade(session),
+            session_id: session.number,
+            generation: session.generation,
+            open: Mutex::new(Open {
+                base: SETTLED + 1,
+                entries: Vec::new(),
+                inputs: Vec::new(),
+                input_index: HashMap::with_hasher(FixedState::default()),
+                slots: Vec::new(),
+                frees: Vec::new(),
+                rebinds: Vec::new(),
+                held: Vec::new(),
+                step_ended: false,
+            }),
+            cap: cap.max(2 * WINDOW),
+        })
+    }
+
+    /// Records one instruction whose result type is known to be `ty`.
+    pub fn record(
+        self: &Arc<Stream>,
+        session: &Session,
+        op: Op,
+        args: &[RecordArg],
+        ty: Ty,
+    ) -> Result<Value> {
+        for arg in args {
+            if let RecordArg::Val(v) = arg {
+                if !Arc::ptr_eq(&v.stream, self) {
+                    v.stream.settle(v.pos)?;
+                }
+            }
+        }
+        let id = session.next_id();
+        let line = crate::source::current(session);
+        let mut open = self.open.lock();
+        let mut sent = None;
+        if open.step_ended || open.entries.len() >= self.cap {
+            let cut = if open.step_ended { open.entries.len() } else { open.best_cut() };
+            let sealed = open.seal_prefix(cut);
+            sent = Some(session.send_sealed(sealed));
+        }
+        let mut list = Args::new();
+        let mut hasher = SIGNATURE.build_hasher();
+        op.hash(&mut hasher);
+        for (i, arg) in args.iter().enumerate() {
+            list.push(match arg {
+                RecordArg::Val(v) => {
+                    v.ty.hash(&mut hasher);
+                    Arg::Value(open.operand(self, v))
+                }
+                RecordArg::Num(x) if op.slot_arg(i) => open.slot(Slot::Num(*x)),
+                RecordArg::Num(x) => Arg::Const(*x),
+                RecordArg::Data(d) => open.slot(Slot::Data(d.clone())),
+            });
+        }
+        let pos = open.base + open.entries.len() as u64;
+        let signature = std::hash::Hasher::finish(&hasher);
+        open.entries.push(Entry {
+            instr: Instr { op, args: list },
+            id,
+            ty: ty.clone(),
+            alive: true,
+            signature,
+            line,
+        });
+        drop(open);
+        // Values of other streams are let go outside the lock: their drop takes their own stream's lock.
+        if let Some(held) = sent {
+            drop(held?);
+            session.wait_for_credit()?;
+        }
+        Ok(Arc::new(ValueInner { id, ty, stream: self.clone(), pos }))
+    }
+
+    /// Notes that a cell has a new value from the open program.
+    pub fn note_rebind(&self, rebind: Rebind) {
+        let mut open = self.open.lock();
+        let pos = open.base + open.entries.len() as u64;
+        open.rebinds.push((pos, rebind));
+    }
+
+    /// Seals and sends the open program if it holds the instruction at `pos`.
+    pub fn settle(&self, pos: u64) -> Result<()> {
+        let mut open = self.open.lock();
+        if pos < open.base {
+            return Ok(());
+        }
+        let held = self.send(&mut open);
+        drop(open);
+        held.map(drop)
+    }
+
+    /// Seals what is recorded so far and hands it to `send`, which sends it together with something else.
+    pub(crate) fn flush_with<T>(&self, send: impl FnOnce(Option<Sealed>) -> Result<T>) -> Result<T> {
+        let mut open = self.open.lock();
+        let n = open.entries.len();
+        let sealed = open.seal_prefix(n);
+        send(Some(sealed))
+    }
+
+    /// Seals and sends what is recorded so far.
+    pub fn flush(&self) -> Result<()> {
+        let held = self.send(&mut self.open.lock());
+        held.map(drop)
+    }
+
+    fn send(&self, open: &mut Open) -> Result<Vec<Value>> {
+        let Some(session) = self.session.upgrade() else { return Ok(Vec::new()) };
+        let n = open.entries.len();
+        let sealed = open.seal_prefix(n);
+        session.send_sealed(sealed)
+    }
+
+    /// Marks the end of an optimizer step: the program is sealed when the next instruction is recorded.
+    pub fn end_step(&self) {
+        let mut open = self.open.lock();
+        open.step_ended = !open.entries.is_empty();
+    }
+
+    /// Records that a tensor was dropped. Safe at any time, also at interpreter shutdown.
+    pub(crate) fn free(&self, id: TensorId, pos: u64) {
+        if self.generation != crate::current::generation() {
+            return;
+        }
+        let mut open = self.open.lock();
+        if pos >= open.base {
+            let i = (pos - open.base) as usize;
+            open.entries[i].alive = false;
+        } else {
+            open.frees.push(id);
+        }
+    }
+
+    /// The open program's instructions, for `gt.debug.print_tape`.
+    pub fn tape(&self) -> Vec<String> {
+        let open = self.open.lock();
+        let name = |v: u32| match v & INPUT {
+            0 => format!("TENSOR[{}]", open.entries[v as usize].id.0),
+            _ => format!("TENSOR[{}]", open.inputs[(v & !INPUT) as usize].0.0),
+        };
+        let mut lines = Vec::with_capacity(open.entries.len());
+        for e in &open.entries {
+            let mut text = format!("TENSOR[{}] := {}", e.id.0, e.instr.op.text());
+            for arg in &e.instr.args {
+                text.push(' ');
+                text.push_str(&match arg {
+                    Arg::Value(v) => name(*v),
+                    Arg::Const(x) => x.to_string(),
+                    Arg::Slot(k) => match &open.slots[*k as usize] {
+                        Slot::Num(x) => x.to_string(),
+                        Slot::Data(d) => format!("<{} bytes>", d.len()),
+                    },
+                });
+            }
+            lines.push(format!("{text} : {}", e.ty));
+        }
+        lines
+    }
+}
+
+const SIGNATURE: FixedState = FixedState::with_seed(0x6774);
+
+impl Open {
+    fn operand(&mut self, stream: &Arc<Stream>, v: &Value) -> u32 {
+        if Arc::ptr_eq(&v.stream, stream) && v.pos >= self.base {
+            return (v.pos - self.base) as u32;
+        }
+        if let Some(&i) = self.input_index.get(&v.id) {
+            return INPUT | i;
+        }
+        let i = self.inputs.len() as u32;
+        self.inputs.push((v.id, v.ty.clone()));
+        self.input_index.insert(v.id, i);
+        if !Arc::ptr_eq(&v.stream, stream) {
+            self.held.push(v.clone());
+        }
+        INPUT | i
+    }
+
+    fn slot(&mut self, slot: Slot) -> Arg {
+        self.slots.push(slot);
+        Arg::Slot(self.slots.len() as u32 - 1)
+    }
+
+    /// Where to cut a program that reached the cap: after the last smallest rolling hash of op signatures, so that
+    /// loops are cut at the same point of their body each time.
+    fn best_cut(&self) -> usize {
+        let n = self.entries.len();
+        let mut best = (u64::MAX, n);
+        for end in (n / 4).max(WINDOW)..=n {
+            let mut h = 0u64;
+            for e in &self.entries[end - WINDOW..end] {
+                h = (h.rotate_left(7) ^ e.signature).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            }
+            if h <= best.0 {
+                best = (h, end);
+            }
+        }
+        best.1
+    }
+
+    /// Takes the first `cut` instructions out as a program; the rest stays open.
+    fn seal_prefix(&mut self, cut: usize) -> Sealed {
+        self.step_ended = false;
+        let rest: Vec<Entry> = self.entries.split_off(cut);
+        let entries = std::mem::take(&mut self.entries);
+        let old_inputs = std::mem::take(&mut self.inputs);
+        let old_slots = std::mem::take(&mut self.slots);
+        let mut frees = std::mem::take(&mut self.frees);
+        let held = std::mem::take(&mut self.held);
+        if !rest.is_empty() {
+            self.held = held.clone();
+        }
+        self.input_index.clear();
+
+        // Results that the rest reads stay alive past the cut; if already dropped they die in the next program.
+        let mut needed = vec![false; cut];
+        let mut rest_inputs = vec![false; old_inputs.len()];
+        for e in &rest {
+            for arg in &e.instr.args {
+                if let Arg::Value(v) = arg {
+                    if v & INPUT != 0 {
+                        rest_inputs[(v & !INPUT) as usize] = true;
+                    } else if (*v as usize) < cut {
+                        needed[*v as usize] = true;
+                    }
+                }
+            }
+        }
+        // Frees of inputs that the rest still reads wait for the next program.
+        if !rest.is_empty() {
+            let still: Vec<TensorId> =
+                old_inputs.iter().zip(&rest_inputs).filter(|(_, r)| **r).map(|((id, _), _)| *id).collect();
+            frees.retain(|id| {
+                let later = still.contains(id);
+                if later {
+                    self.frees.push(*id);
+                }
+                !later
+            });
+        }
+
+        // Number inputs by first use and renumber operands.
+        let mut sealed = Numbering::new(old_inputs.len(), old_slots.len());
+        let mut instrs: Vec<Instr> = Vec::with_capacity(cut);
+        for e in &entries {
+            for arg in &e.instr.args {
+                sealed.see(arg);
+            }
+        }
+        let n_inputs = sealed.inputs.len() as u32;
+        let mut outs = Vec::new();
+        let mut out_ids = Vec::new();
+        let mut bytes = 0;
+        let mut lines = Vec::with_capacity(cut);
+        let mut meta = Vec::with_capacity(rest.len().min(cut));
+        for (i, e) in entries.into_iter().enumerate() {
+            if e.alive || needed[i] {
+                outs.push(n_inputs + i as u32);
+                out_ids.push(e.id);
+                bytes += e.ty.bytes() as u64;
+                if !e.alive {
+                    self.frees.push(e.id);
+                }
+            }
+            lines.push(e.line);
+            if !rest.is_empty() {
+                meta.push((e.id, e.ty.clone()));
+            }
+            let args = e.instr.args.iter().map(|a| sealed.map(a, n_inputs)).collect();
+            instrs.push(Instr { op: e.instr.op, args });
+        }
+        let inputs: Vec<TensorId> = sealed.inputs.iter().map(|&i| old_inputs[i as usize].0).collect();
+        let dying: HashSet<TensorId, FixedState> = frees.iter().copied().collect();
+        let input_types = sealed.inputs.iter().map(|&i| Input {
+            ty: old_inputs[i as usize].1.clone(),
+            dies: dying.contains(&old_inputs[i as usize].0),
+        });
+        let structure =
+            Structure { inputs: input_types.collect(), instrs, outs, slots: sealed.slots.len() as u32 };
+        let slots = sealed.slots.iter().map(|&k| old_slots[k as usize].clone()).collect();
+
+        // What stays open: operands from before the cut become inputs.
+        let cut_pos = self.base + cut as u64;
+        self.base = cut_pos;
+        for mut e in rest {
+            for arg in &mut e.instr.args {
+                *arg = match *arg {
+                    Arg::Value(v) if v & INPUT != 0 => {
+                        let (id, ty) = &old_inputs[(v & !INPUT) as usize];
+                        Arg::Value(self.reopen(*id, ty))
+                    }
+                    Arg::Value(v) if (v as usize) < cut => {
+                        let (id, ty) = &meta[v as usize];
+                        Arg::Value(self.reopen(*id, ty))
+                    }
+                    Arg::Value(v) => Arg::Value(v - cut as u32),
+                    Arg::Slot(k) => self.slot(old_slots[k as usize].clone()),
+                    Arg::Const(x) => Arg::Const(x),
+                };
+            }
+            self.entries.push(e);
+        }
+        let (rebinds, later) =
+            std::mem::take(&mut self.rebinds).into_iter().partition(|(pos, _)| *pos <= cut_pos);
+        self.rebinds = later;
+        let rebinds = rebinds.into_iter().map(|(_, r)| r).collect();
+        Sealed { structure, inputs, outs: out_ids, slots, frees, rebinds, lines, held, bytes }
+    }
+
+    fn reopen(&mut self, id: TensorId, ty: &Ty) -> u32 {
+        let next = self.inputs.len() as u32;
+        let i = *self.input_index.entry(id).or_insert(next);
+        if i == next {
+            self.inputs.push((id, ty.clone()));
+        }
+        INPUT | i
+    }
+}
+
+/// Renumbers inputs and slots by first use.
+struct Numbering {
+    inputs: Vec<u32>,
+    slots: Vec<u32>,
+    input_map: Vec<u32>,
+    slot_map: Vec<u32>,
+}
+
+const UNSEEN: u32 = u32::MAX;
+
+impl Numbering {
+    fn new(inputs: usize, slots: usize) -> Numbering {
+        Numbering {
+            inputs: Vec::new(),
+            slots: Vec::new(),
+            input_map: vec![UNSEEN; inputs],
+            slot_map: vec![UNSEEN; slots],
+        }
+    }
+
+    fn see(&mut self, arg: &Arg) {
+        match *arg {
+            Arg::Value(v) if v & INPUT != 0 => {
+                let i = v & !INPUT;
+                if self.input_map[i as usize] == UNSEEN {
+                    self.input_map[i as usize] = self.inputs.len() as u32;
+                    self.inputs.push(i);
+                }
+            }
+            Arg::Slot(k) if self.slot_map[k as usize] == UNSEEN => {
+                self.slot_map[k as usize] = self.slots.len() as u32;
+                self.slots.push(k);
+            }
+            _ => {}
+        }
+    }
+
+    fn map(&self, arg: &Arg, n_inputs: u32) -> Arg {
+        match *arg {
+            Arg::Value(v) if v & INPUT != 0 => Arg::Value(self.input_map[(v & !INPUT) as usize]),
+            Arg::Value(v) => Arg::Value(n_inputs + v),
+            Arg::Slot(k) => Arg::Slot(self.slot_map[k as usize]),
+            Arg::Const(x) => Arg::Const(x),
+        }
+    }
+}

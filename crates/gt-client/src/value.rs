@@ -1,0 +1,34 @@
+//! Values: handles to tensors that live on workers, written once. Dropping the last handle frees the tensor in the
+//! stream.
+
+use crate::stream::Stream;
+use gt_ir::{TensorId, Ty};
+use std::sync::Arc;
+
+/// A tensor on some worker. Shared by cells, views and the autograd graph.
+pub struct ValueInner {
+    pub id: TensorId,
+    pub ty: Ty,
+    /// The stream that recorded it; frees go there.
+    pub stream: Arc<Stream>,
+    /// Its instruction's position in the stream, or `SETTLED` for what came by upload.
+    pub pos: u64,
+}
+
+/// A shared handle to a value.
+pub type Value = Arc<ValueInner>;
+
+/// Position of values that were never part of an open program.
+pub const SETTLED: u64 = 0;
+
+impl Drop for ValueInner {
+    fn drop(&mut self) {
+        self.stream.free(self.id, self.pos);
+    }
+}
+
+impl std::fmt::Debug for ValueInner {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        write!(f, "TENSOR[{}]:{}", self.id.0, self.ty)
+    }
+}

@@ -1,0 +1,410 @@
+//! The graph: equal values shared, dead ones dropped, views resolved to index maps over the values they look at.
+
+use crate::map::Map;
+use crate::plan::{Calc, Num};
+use gt_ir::program::Arg;
+use gt_ir::{Binary, DType, Ints, Kind, Op, ReduceKind, Result, Shape, Structure, Ty, View, bail};
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash, Hasher};
+
+/// A value as an operand sees it: a node through a map (`WHOLE` or an index into `Graph::maps`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Ref {
+    pub node: u32,
+    pub map: u32,
+}
+
+/// The map of a value that is looked at as it is.
+pub const WHOLE: u32 = u32::MAX;
+
+/// An operand of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Use {
+    Val(Ref),
+    Num(Num),
+}
+
+pub type Uses = SmallVec<[Use; 3]>;
+
+/// What a node computes.
+#[derive(Clone, Debug)]
+pub enum What {
+    Input,
+    /// A tensor of one number.
+    Full,
+    Iota,
+    /// Elementwise; `None` copies.
+    Elementwise(Option<Calc>),
+    Reduce(ReduceKind, Ints),
+    /// Writes operand 1 where the map shows in operand 0.
+    Put(u32),
+    /// Fails on an operand that is no index; gives nothing. Whoever relies on it has it as its last operand.
+    CheckIndex {
+        size: usize,
+        wrap: bool,
+    },
+    /// Fails on a zero; gives nothing.
+    CheckNonzero,
+    /// The instruction's op.
+    Other,
+}
+
+/// A computed value.
+#[derive(Clone, Debug)]
+pub struct Node {
+    pub what: What,
+    pub instr: u32,
+    pub ty: Ty,
+    pub args: Uses,
+    /// How many operands and live-outs refer to it.
+    pub uses: u32,
+    pub live: bool,
+    /// A check needs it: it runs before anything is overwritten (C5).
+    pub early: bool,
+}
+
+impl Node {
+    pub fn is_check(&self) -> bool {
+        matches!(self.what, What::CheckIndex { .. } | What::CheckNonzero)
+    }
+}
+
+pub struct Graph {
+    pub nodes: Vec<Node>,
+    pub maps: Vec<(Map, Shape)>,
+    /// The nodes of the live-outs, dense.
+    pub outs: Vec<u32>,
+}
+
+impl Graph {
+    pub fn new(structure: &Structure, types: &[Ty]) -> Result<Graph> {
+        let mut b = Builder {
+            graph: Graph {
+                nodes: Vec::with_capacity(types.len() + 4),
+                maps: Vec::new(),
+                outs: Vec::with_capacity(structure.outs.len()),
+            },
+            structure,
+            refs: Vec::with_capacity(types.len()),
+            seen: HashMap::with_capacity_and_hasher(structure.instrs.len(), Default::default()),
+        };
+        for (i, input) in structure.inputs.iter().enumerate() {
+            let node = b.node(What::Input, i as u32, input.ty.clone(), Uses::new());
+            b.refs.push(Ref { node, map: WHOLE });
+        }
+        for i in 0..structure.instrs.len() {
+            let made = b.shared(i, &types[structure.inputs.len() + i])?;
+            b.refs.push(made);
+        }
+        for &out in &structure.outs {
+            let node = b.dense(b.refs[out as usize], structure.instrs.len().saturating_sub(1) as u32);
+            b.graph.outs.push(node);
+        }
+        let mut graph = b.graph;
+        graph.mark();
+        Ok(graph)
+    }
+
+    /// The map of a reference, in the shape it is looked at.
+    pub fn map(&self, r: Ref) -> Map {
+        match r.map {
+            WHOLE => Map::dense(&self.nodes[r.node as usize].ty.shape),
+            k => self.maps[k as usize].0.clone(),
+        }
+    }
+
+    /// The shape of a value as its operand sees it.
+    pub fn shape(&self, r: Ref) -> &Shape {
+        match r.map {
+            WHOLE => &self.nodes[r.node as usize].ty.shape,
+            k => &self.maps[k as usize].1,
+        }
+    }
+
+    /// Marks what is live and what checks need, and counts uses.
+    fn mark(&mut self) {
+        for &out in &self.outs {
+            let node = &mut self.nodes[out as usize];
+            node.live = true;
+            node.uses += 1;
+        }
+        for i in (0..self.nodes.len()).rev() {
+            let (before, rest) = self.nodes.split_at_mut(i);
+            let node = &mut rest[0];
+            if !node.live {
+                continue;
+            }
+            node.early |= node.is_check();
+            for arg in &node.args {
+                if let Use::Val(r) = arg {
+                    let operand = &mut before[r.node as usize];
+                    operand.live = true;
+                    operand.uses += 1;
+                    operand.early |= node.early;
+                    if operand.is_check() {
+                        operand.instr = node.instr;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The hashes are good already.
+#[derive(Default)]
+struct Passed(u64);
+
+impl Hasher for Passed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, _: &[u8]) {}
+    fn write_u64(&mut self, x: u64) {
+        self.0 = x;
+    }
+}
+
+struct Builder<'a> {
+    graph: Graph,
+    structure: &'a Structure,
+    /// What each value of the structure has become.
+    refs: Vec<Ref>,
+    /// Instructions by the hash of op and operands.
+    seen: HashMap<u64, u32, std::hash::BuildHasherDefault<Passed>>,
+}
+
+impl Builder<'_> {
+    fn node(&mut self, what: What, instr: u32, ty: Ty, args: Uses) -> u32 {
+        self.graph.nodes.push(Node { what, instr, ty, args, uses: 0, live: false, early: false });
+        self.graph.nodes.len() as u32 - 1
+    }
+
+    fn whole(&mut self, what: What, instr: u32, ty: &Ty, args: Uses) -> Ref {
+        Ref { node: self.node(what, instr, ty.clone(), args), map: WHOLE }
+    }
+
+    fn mapped(&mut self, node: u32, map: Map, shape: Shape) -> Ref {
+        if shape == self.graph.nodes[node as usize].ty.shape && map.is_whole(&shape) {
+            return Ref { node, map: WHOLE };
+        }
+        self.graph.maps.push((map, shape));
+        Ref { node, map: self.graph.maps.len() as u32 - 1 }
+    }
+
+    /// The node itself if the reference shows all of it in row-major order, otherwise a copy that does.
+    fn dense(&mut self, r: Ref, instr: u32) -> u32 {
+        if r.map == WHOLE {
+            return r.node;
+        }
+        let node = &self.graph.nodes[r.node as usize];
+        let (map, shape) = &self.graph.maps[r.map as usize];
+        if map.is_whole(shape) && shape.numel() == node.ty.shape.numel() {
+            return r.node;
+        }
+        let ty = Ty { dtype: node.ty.dtype, shape: shape.clone() };
+        self.node(What::Elementwise(None), instr, ty, [Use::Val(r)].into_iter().collect())
+    }
+
+    fn arg(&self, arg: &Arg) -> Use {
+        match arg {
+            Arg::Value(v) => Use::Val(self.refs[*v as usize]),
+            Arg::Const(x) => Use::Num(Num::Const(*x)),
+            Arg::Slot(k) => Use::Num(Num::Slot(*k)),
+        }
+    }
+
+    /// An instruction, or the equal one that came before. Slots are equal only to themselves (C4).
+    fn shared(&mut self, i: usize, ty: &Ty) -> Result<Ref> {
+        let structure = self.structure;
+        let instr = &structure.instrs[i];
+        let args: Uses = instr.args.iter().map(|a| self.arg(a)).collect();
+        let mut hasher = foldhash::fast::FixedState::default().build_hasher();
+        instr.op.hash(&mut hasher);
+        for arg in &args {
+            match arg {
+                Use::Val(r) => r.hash(&mut hasher),
+                Use::Num(Num::Const(x)) => x.hash(&mut hasher),
+                Use::Num(Num::Slot(k)) => hasher.write_u64(!(*k as u64)),
+            }
+        }
+        match self.seen.entry(hasher.finish()) {
+            std::collections::hash_map::Entry::Occupied(e) => {
+                let j = *e.get() as usize;
+                let other = &structure.instrs[j];
+                let equal = other.op == instr.op
+                    && other.args.len() == args.len()
+                    && other.args.iter().zip(&args).all(|(a, b)| self.arg(a) == *b);
+                if equal {
+                    return Ok(self.refs[structure.inputs.len() + j]);
+                }
+            }
+            std::collections::hash_map::Entry::Vacant(e) => {
+                e.insert(i as u32);
+            }
+        }
+        self.instr(i as u32, &instr.op, args, ty)
+    }
+
+    fn instr(&mut self, i: u32, op: &Op, mut args: Uses, ty: &Ty) -> Result<Ref> {
+        let made = match op {
+            Op::Full { .. } => self.whole(What::Full, i, ty, args),
+            Op::Arange { .. } => self.whole(What::Iota, i, ty, args),
+            Op::Unary(op) => self.whole(What::Elementwise(Some(Calc::Unary(*op))), i, ty, args),
+            Op::Binary(op) => {
+                if matches!(op, Binary::FloorDiv | Binary::Rem) && ty.dtype.kind() != Kind::Float {
+                    self.guard_divisor(i, ty.dtype, &mut args);
+                }
+                self.whole(What::Elementwise(Some(Calc::Binary(*op))), i, ty, args)
+            }
+            Op::Where => self.whole(What::Elementwise(Some(Calc::Where)), i, ty, args),
+            Op::Cast(to) => match args[0] {
+                Use::Val(r) if self.graph.nodes[r.node as usize].ty.dtype == *to => r,
+                _ => self.whole(What::Elementwise(Some(Calc::Cast)), i, ty, args),
+            },
+            Op::View(view) => {
+                let start = match args.get(1) {
+                    Some(Use::Num(Num::Slot(k))) => Some(*k),
+                    _ => None,
+                };
+                let r = val(&args, 0)?;
+                self.view(i, r, view, start, ty)
+            }
+            Op::Flip { dims } => {
+                let r = val(&args, 0)?;
+                if matches!(self.graph.nodes[r.node as usize].what, What::Full) {
+                    return Ok(r);
+                }
+                let map = self.graph.map(r).flipped(&ty.shape, dims);
+                self.mapped(r.node, map, ty.shape.clone())
+            }
+            Op::Reduce { dims, .. } if dims.is_empty() => val(&args, 0)?,
+            Op::Reduce { kind, dims, .. } => self.whole(What::Reduce(*kind, dims.clone()), i, ty, args),
+            Op::Concat { .. } if args.len() == 1 => val(&args, 0)?,
+            Op::Put { path } => {
+                let base = self.dense(val(&args, 0)?, i);
+                let starts: SmallVec<[u32; 4]> = args[2..]
+                    .iter()
+                    .map(|a| match a {
+                        Use::Num(Num::Slot(k)) => *k,
+                        _ => 0,
+                    })
+                    .collect();
+                let node = self.put(i, base, &ty.shape, path, &starts, args[1]);
+                Ref { node, map: WHOLE }
+            }
+            Op::Gather { dim } => {
+                self.guard_index(i, &mut args, *dim, false)?;
+                self.whole(What::Other, i, ty, args)
+            }
+            Op::Take { dim } => {
+                self.guard_index(i, &mut args, *dim, true)?;
+                self.whole(What::Other, i, ty, args)
+            }
+            Op::Scatter { dim, .. } | Op::TakePut { dim, .. } => {
+                let base = self.dense(val(&args, 0)?, i);
+                // The base may have got here as a reshape of something dense.
+                let wrap = matches!(op, Op::TakePut { .. });
+                self.guard_index(i, &mut args, *dim, wrap)?;
+                args[0] = Use::Val(Ref { node: base, map: WHOLE });
+                self.whole(What::Other, i, ty, args)
+            }
+            Op::Random { .. }
+            | Op::Data { .. }
+            | Op::Pad { .. }
+            | Op::Concat { .. }
+            | Op::ArgReduce { .. }
+            | Op::Scan { .. }
+            | Op::Matmul { .. }
+            | Op::Softmax { .. }
+            | Op::LogSoftmax { .. } => self.whole(What::Other, i, ty, args),
+        };
+        Ok(made)
+    }
+
+    fn view(&mut self, i: u32, r: Ref, view: &View, start: Option<u32>, ty: &Ty) -> Ref {
+        let node = &self.graph.nodes[r.node as usize];
+        if matches!(node.what, What::Full) {
+            let args = node.args.clone();
+            return self.whole(What::Full, i, ty, args);
+        }
+        let mut shape = self.graph.shape(r).clone();
+        if let Some(map) = self.graph.map(r).viewed(view, &mut shape, start) {
+            return self.mapped(r.node, map, shape);
+        }
+        let copy = self.dense(r, i);
+        self.mapped(copy, Map::dense(&ty.shape), ty.shape.clone())
+    }
+
+    /// Writes `value` where `path` shows in `base`, looked at in `shape`.
+    fn put(&mut self, i: u32, base: u32, shape: &Shape, path: &[View], starts: &[u32], value: Use) -> u32 {
+        let dtype = self.graph.nodes[base as usize].ty.dtype;
+        let ty = Ty { dtype, shape: shape.clone() };
+        let (mut map, mut seen, mut value) = (Map::dense(shape), shape.clone(), value);
+        let mut used = 0;
+        for (j, view) in path.iter().enumerate() {
+            let start = view.has_start().then(|| starts[used]);
+            used += start.is_some() as usize;
+            match map.viewed(view, &mut seen, start) {
+                Some(next) => map = next,
+                None => {
+                    // Strides cannot say the rest: change a copy of what is seen so far, and put that.
+                    let r = self.mapped(base, map.clone(), seen.clone());
+                    let copy = self.dense(r, i);
+                    let View::Reshape(to) = view else { unreachable!("only a reshape can fail") };
+                    let changed = self.put(i, copy, to, &path[j + 1..], &starts[used..], value);
+                    self.graph.maps.push((Map::dense(&seen), seen.clone()));
+                    value = Use::Val(Ref { node: changed, map: self.graph.maps.len() as u32 - 1 });
+                    break;
+                }
+            }
+        }
+        // Where several indices show one element the last one wins.
+        for d in 0..seen.len() {
+            if map.strides[d] == 0 && seen[d] > 1 {
+                if let Use::Val(r) = value {
+                    let last = self.graph.map(r).moved(d, seen[d] - 1);
+                    let mut shape = seen.clone();
+                    shape[d] = 1;
+                    self.graph.maps.push((last, shape));
+                    value = Use::Val(Ref { node: r.node, map: self.graph.maps.len() as u32 - 1 });
+                }
+                seen[d] = 1;
+            }
+        }
+        self.graph.maps.push((map, seen));
+        let map = self.graph.maps.len() as u32 - 1;
+        let base = Use::Val(Ref { node: base, map: WHOLE });
+        self.node(What::Put(map), i, ty, [base, value].into_iter().collect())
+    }
+
+    /// Adds a check of the index, operand 1, to the operands.
+    fn guard_index(&mut self, i: u32, args: &mut Uses, dim: usize, wrap: bool) -> Result<()> {
+        let (x, index) = (val(args, 0)?, val(args, 1)?);
+        let size = self.graph.shape(x)[dim];
+        let ty = Ty { dtype: DType::Bool, shape: Shape::scalar() };
+        let what = What::CheckIndex { size, wrap };
+        let check = self.whole(what, i, &ty, [Use::Val(index)].into_iter().collect());
+        args.push(Use::Val(check));
+        Ok(())
+    }
+
+    /// Adds a check of the divisor, operand 1, to the operands, unless it is a number that is not zero.
+    fn guard_divisor(&mut self, i: u32, dtype: DType, args: &mut Uses) {
+        if let Use::Num(Num::Const(x)) = args[1]
+            && x.to_dtype(dtype).as_i64() != 0
+        {
+            return;
+        }
+        let ty = Ty { dtype, shape: Shape::scalar() };
+        let check = self.whole(What::CheckNonzero, i, &ty, [args[1]].into_iter().collect());
+        args.push(Use::Val(check));
+    }
+}
+
+fn val(args: &Uses, i: usize) -> Result<Ref> {
+    match args.get(i) {
+        Some(Use::Val(r)) => Ok(*r),
+        _ => bail!(Value, "program: operand {i} must be a tensor"),
+    }
+}

@@ -1,0 +1,259 @@
+//! The plan: steps over storages, with nothing in it that only one kind of device understands.
+
+use crate::map::Map;
+use gt_ir::{
+    ArgKind, Binary, DType, Dist, Ints, ReduceKind, Scalar, ScanKind, ScatterMode, Shape, Slot, Unary,
+};
+use smallvec::SmallVec;
+
+/// A program made ready: run the steps in order.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Inputs first, in order.
+    pub storages: Vec<Storage>,
+    pub steps: Vec<Step>,
+    /// Where each live-out is found; several may name one storage.
+    pub outs: Vec<u32>,
+    /// Bytes of the arena.
+    pub arena: usize,
+}
+
+/// Memory that steps read and write.
+#[derive(Clone, Debug)]
+pub struct Storage {
+    pub bytes: usize,
+    pub place: Place,
+    /// A dying input whose buffer serves as this storage if nobody else holds it (C5). No step that can fail
+    /// comes after the first write.
+    pub reuse: Option<u32>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// The buffer of a live-in.
+    Input(u32),
+    /// A buffer of its own, for a live-out.
+    Out,
+    /// This many bytes into the arena.
+    Arena(usize),
+}
+
+/// Places in the arena start at multiples of this.
+pub const ALIGN: usize = 64;
+
+/// A tensor in a storage.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Tensor {
+    pub storage: u32,
+    pub dtype: DType,
+    pub shape: Shape,
+    pub map: Map,
+}
+
+/// A number known when the plan is made or when it runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Num {
+    Const(Scalar),
+    Slot(u32),
+}
+
+impl Num {
+    /// The number for one run.
+    #[inline]
+    pub fn get(self, slots: &[Slot]) -> Scalar {
+        match self {
+            Num::Const(x) => x,
+            Num::Slot(k) => match &slots[k as usize] {
+                Slot::Num(x) => *x,
+                Slot::Data(_) => Scalar::Int(0),
+            },
+        }
+    }
+}
+
+/// One piece of work.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// The (last) instruction it does.
+    pub instr: u32,
+    pub work: Work,
+}
+
+/// What a step does. Unless said otherwise operands are packed and the result `out` is dense.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// Elementwise work, perhaps ending in a reduction.
+    Kernel(Kernel),
+    /// Copies a whole storage; nothing where both are one memory (`Storage::reuse`).
+    Copy { from: u32, to: u32 },
+    /// Fails unless every index lies in `-size..size` (`-size` only where `wrap`, otherwise from 0).
+    CheckIndex { index: Tensor, size: usize, wrap: bool },
+    /// Fails if an integer divisor is zero.
+    CheckNonzero { divisor: Operand },
+    /// `a` and `b` have the maps of matrices: `batch` dimensions, then rows, then columns; so has `bias`.
+    Matmul(Box<Matmul>),
+    Random { dist: Dist, dtype: DType, len: usize, key: Num, offset: Num, out: u32 },
+    Data { slot: u32, out: u32 },
+    Gather { dim: usize, x: Tensor, index: Tensor, out: u32 },
+    /// Writes into `out`, which holds the base.
+    Scatter { dim: usize, mode: ScatterMode, base: Shape, index: Tensor, src: Operand, dtype: DType, out: u32 },
+    Take { dim: usize, x: Tensor, index: Tensor, out: u32 },
+    /// Writes into `out`, which holds the base.
+    TakePut { dim: usize, mode: ScatterMode, base: Shape, index: Tensor, src: Tensor, out: u32 },
+    ArgReduce { kind: ArgKind, dim: usize, x: Tensor, out: u32 },
+    Scan { kind: ScanKind, dim: usize, x: Tensor, out: u32 },
+    Softmax { log: bool, dim: usize, x: Tensor, out: u32 },
+}
+
+#[derive(Clone, Debug)]
+pub enum Operand {
+    Tensor(Tensor),
+    Num(Num),
+}
+
+#[derive(Clone, Debug)]
+pub struct Matmul {
+    pub batch: Shape,
+    pub m: usize,
+    pub n: usize,
+    pub k: usize,
+    pub a: Tensor,
+    pub b: Tensor,
+    pub bias: Option<Tensor>,
+    pub out: u32,
+}
+
+/// A register of a kernel: loads come first, then the results of the code in order.
+pub type Reg = u16;
+
+/// Elementwise work over an iteration space: loads, a small program of rows of the op table, stores.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    pub shape: Shape,
+    pub loads: Vec<Load>,
+    pub code: Vec<Code>,
+    pub stores: Vec<Store>,
+    /// At most one reduction of a register, on top of the stores.
+    pub fold: Option<Fold>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Load {
+    pub dtype: DType,
+    pub from: Source,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Source {
+    Mem { storage: u32, map: Map },
+    Num(Num),
+    /// `start + position * step`, the position given by the map.
+    Iota { start: Num, step: Num, map: Map },
+}
+
+/// One instruction of a kernel. Its result is rounded to `dtype`.
+#[derive(Clone, Debug)]
+pub struct Code {
+    pub calc: Calc,
+    pub dtype: DType,
+    pub args: SmallVec<[Reg; 3]>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Calc {
+    Unary(Unary),
+    Binary(Binary),
+    Where,
+    Cast,
+}
+
+#[derive(Clone, Debug)]
+pub struct Store {
+    pub reg: Reg,
+    pub dtype: DType,
+    pub storage: u32,
+    pub map: Map,
+}
+
+/// Reduces a register over `dims` of the iteration space into the dense `storage`.
+#[derive(Clone, Debug)]
+pub struct Fold {
+    pub kind: ReduceKind,
+    pub dims: Ints,
+    pub reg: Reg,
+    pub dtype: DType,
+    pub storage: u32,
+}
+
+impl Step {
+    /// True if the step can fail at run time.
+    pub fn can_fail(&self) -> bool {
+        matches!(self.work, Work::CheckIndex { .. } | Work::CheckNonzero { .. })
+    }
+
+    /// Calls `f` with every storage the step reads.
+    pub fn reads(&self, mut f: impl FnMut(u32)) {
+        match &self.work {
+            Work::Kernel(k) => {
+                for load in &k.loads {
+                    if let Source::Mem { storage, .. } = &load.from {
+                        f(*storage);
+                    }
+                }
+            }
+            Work::Copy { from, .. } => f(*from),
+            Work::CheckIndex { index, .. } => f(index.storage),
+            Work::CheckNonzero { divisor } => divisor.storage().into_iter().for_each(f),
+            Work::Matmul(mm) => {
+                f(mm.a.storage);
+                f(mm.b.storage);
+                mm.bias.iter().for_each(|t| f(t.storage));
+            }
+            Work::Random { .. } | Work::Data { .. } => {}
+            Work::Gather { x, index, .. } | Work::Take { x, index, .. } => {
+                f(x.storage);
+                f(index.storage);
+            }
+            Work::Scatter { index, src, .. } => {
+                f(index.storage);
+                src.storage().into_iter().for_each(f);
+            }
+            Work::TakePut { index, src, .. } => {
+                f(index.storage);
+                f(src.storage);
+            }
+            Work::ArgReduce { x, .. } | Work::Scan { x, .. } | Work::Softmax { x, .. } => f(x.storage),
+        }
+    }
+
+    /// Calls `f` with every storage the step writes, wholly or in part.
+    pub fn writes(&self, mut f: impl FnMut(u32)) {
+        match &self.work {
+            Work::Kernel(k) => {
+                k.stores.iter().for_each(|s| f(s.storage));
+                k.fold.iter().for_each(|r| f(r.storage));
+            }
+            Work::Copy { to, .. } => f(*to),
+            Work::CheckIndex { .. } | Work::CheckNonzero { .. } => {}
+            Work::Matmul(mm) => f(mm.out),
+            Work::Random { out, .. }
+            | Work::Data { out, .. }
+            | Work::Gather { out, .. }
+            | Work::Scatter { out, .. }
+            | Work::Take { out, .. }
+            | Work::TakePut { out, .. }
+            | Work::ArgReduce { out, .. }
+            | Work::Scan { out, .. }
+            | Work::Softmax { out, .. } => f(*out),
+        }
+    }
+}
+
+impl Operand {
+    fn storage(&self) -> Option<u32> {
+        match self {
+            Operand::Tensor(t) => Some(t.storage),
+            Operand::Num(_) => None,
+        }
+    }
+}

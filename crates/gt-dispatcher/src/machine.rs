@@ -1,0 +1,278 @@
+//! The dispatcher as a state machine: an event in, actions out; no I/O, no thread, no clock of its own (C10).
+
+mod checked;
+mod invariants;
+mod log;
+mod message;
+mod pool;
+mod report;
+mod session;
+mod stats;
+
+pub use session::{Session, Tensor};
+
+use checked::Checked;
+use gt_ir::Error;
+use gt_net::msg::{
+    ClientMsg, SessionId, SessionMsg, SessionWelcome, WorkerCmd, WorkerId, WorkerInfo, WorkerMsg,
+};
+use log::Log;
+use pool::Pool;
+use stats::Asks;
+use std::collections::BTreeMap;
+
+/// What happened outside.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A client has connected; `session` was never used before. `name` is for logs, `vars` are its `GT_*`.
+    ClientUp { session: SessionId, name: String, vars: Vec<(String, String)> },
+    /// A client says something.
+    Client(SessionId, ClientMsg),
+    /// A client is gone for good.
+    ClientGone(SessionId),
+    /// A worker has registered; `worker` was never used before.
+    WorkerUp { worker: WorkerId, info: WorkerInfo },
+    /// A worker says something.
+    Worker(WorkerId, WorkerMsg),
+    /// A worker is gone for good.
+    WorkerGone { worker: WorkerId, reason: String },
+    /// Time has passed.
+    Tick,
+}
+
+/// What is to be done outside, in order.
+#[derive(Clone, Debug)]
+pub enum Action {
+    ToClient(SessionId, SessionMsg),
+    ToWorker(WorkerId, WorkerCmd),
+    /// A line for the server's own instruction log.
+    Log(String),
+}
+
+/// Limits and times of a dispatcher.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Programs a client may have unfinished before it waits.
+    pub credit_programs: u64,
+    /// Programs of one session that may be unfinished before it counts as broken.
+    pub max_unfinished: usize,
+    /// Bytes of messages kept per session while no worker is connected.
+    pub max_held_bytes: u64,
+    /// How long a look waits for a first worker.
+    pub no_worker_ms: u64,
+    /// How long progress that nobody asked for may go unreported once a session has nothing left to do.
+    pub settle_ms: u64,
+    /// How long workers may take to answer a request for counters.
+    pub stats_ms: u64,
+    /// How long a ticket is good.
+    pub ticket_ms: u64,
+    /// Milliseconds since 1970 at the machine's time 0: the clock of tickets.
+    pub epoch_ms: u64,
+    /// Where workers are to connect, for hints: `localhost:12345`.
+    pub address: String,
+    /// Keep the server's own instruction log.
+    pub log: bool,
+    /// List every program's instructions each time, not only the first.
+    pub log_full: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            credit_programs: 64,
+            max_unfinished: 1 << 16,
+            max_held_bytes: 1 << 30,
+            no_worker_ms: 10_000,
+            settle_ms: 20,
+            stats_ms: 2_000,
+            ticket_ms: 120_000,
+            epoch_ms: 0,
+            address: "localhost:12345".into(),
+            log: false,
+            log_full: false,
+        }
+    }
+}
+
+/// The dispatcher. See `invariants` for what always holds.
+pub struct Machine {
+    config: Config,
+    sessions: BTreeMap<SessionId, Session>,
+    pool: Pool,
+    checked: Checked,
+    asks: Asks,
+    log: Log,
+    /// Something waits for time to pass.
+    wants_tick: bool,
+}
+
+/// What a session's steps may touch besides the session.
+struct Cx<'a> {
+    now: u64,
+    config: &'a Config,
+    pool: &'a mut Pool,
+    checked: &'a mut Checked,
+    log: &'a mut Log,
+    wants_tick: &'a mut bool,
+    out: &'a mut Vec<Action>,
+}
+
+impl Machine {
+    pub fn new(config: Config) -> Machine {
+        Machine {
+            log: Log::new(config.log, config.log_full),
+            config,
+            sessions: BTreeMap::new(),
+            pool: Pool::default(),
+            checked: Checked::default(),
+            asks: Asks::default(),
+            wants_tick: false,
+        }
+    }
+
+    /// What a client that is about to come up is told in its handshake.
+    pub fn welcome(&self, session: SessionId) -> SessionWelcome {
+        SessionWelcome {
+            session,
+            workers: self.pool.len() as u32,
+            credit_programs: self.config.credit_programs,
+        }
+    }
+
+    /// Takes one event; `now_ms` never goes backwards.
+    pub fn step(&mut self, now_ms: u64, event: Event, out: &mut Vec<Action>) {
+        match event {
+            Event::ClientUp { session, name, vars } => {
+                let mut new = Session::new(session, name, &vars);
+                let (_, mut cx) = self.split(now_ms, out);
+                new.note(&mut cx, "CONNECT", None, "Session", 0, || format!("session={}", session.0));
+                self.sessions.insert(session, new);
+            }
+            Event::Client(session, ClientMsg::Bye) => self.end(now_ms, session, "goodbye", out),
+            Event::Client(session, ClientMsg::Stats { req }) => self.ask_stats(now_ms, session, req, out),
+            Event::Client(id, message) => {
+                self.with_session(now_ms, id, out, |session, cx| session.message(message, cx))
+            }
+            Event::ClientGone(session) => self.end(now_ms, session, "gone", out),
+            Event::WorkerUp { worker, info } => self.worker_up(now_ms, worker, info, out),
+            Event::Worker(worker, message) => self.worker(now_ms, worker, message, out),
+            Event::WorkerGone { worker, reason } => self.worker_gone(now_ms, worker, &reason, out),
+            Event::Tick => self.tick(now_ms, out),
+        }
+    }
+
+    /// True if a `Tick` within the next 100 ms or so would be of use.
+    pub fn wants_tick(&self) -> bool {
+        self.wants_tick
+    }
+
+    /// Sessions and workers connected now.
+    pub fn count(&self) -> (usize, usize) {
+        (self.sessions.len(), self.pool.len())
+    }
+
+    fn split<'a>(
+        &'a mut self,
+        now: u64,
+        out: &'a mut Vec<Action>,
+    ) -> (&'a mut BTreeMap<SessionId, Session>, Cx<'a>) {
+        let cx = Cx {
+            now,
+            config: &self.config,
+            pool: &mut self.pool,
+            checked: &mut self.checked,
+            log: &mut self.log,
+            wants_tick: &mut self.wants_tick,
+            out,
+        };
+        (&mut self.sessions, cx)
+    }
+
+    /// Runs one step of a session. Its error ends that session and no other.
+    fn with_session(
+        &mut self,
+        now: u64,
+        id: SessionId,
+        out: &mut Vec<Action>,
+        step: impl FnOnce(&mut Session, &mut Cx) -> Result<(), Error>,
+    ) {
+        let (sessions, mut cx) = self.split(now, out);
+        // Messages may still arrive from a session that has been ended.
+        let Some(session) = sessions.get_mut(&id) else { return };
+        if let Err(error) = step(session, &mut cx) {
+            session.to_client(&mut cx, SessionMsg::Fatal { error });
+            self.end(now, id, "ended by an error", out);
+        } else {
+            session.report(&mut cx);
+        }
+    }
+
+    fn end(&mut self, now: u64, id: SessionId, why: &str, out: &mut Vec<Action>) {
+        let Some(mut session) = self.sessions.remove(&id) else { return };
+        self.asks.forget(id);
+        let (_, mut cx) = self.split(now, out);
+        session.end(&mut cx);
+        session.note(&mut cx, "DISCONNECT", None, "Session", 0, || why.to_string());
+    }
+
+    fn worker_up(&mut self, now: u64, worker: WorkerId, info: WorkerInfo, out: &mut Vec<Action>) {
+        self.log.line(now, out, "CONNECT", &format!("WORKER {}", info.name), "Worker", 0, || {
+            format!("{} on {}, {} threads", info.backend, info.device, info.threads)
+        });
+        self.pool.add(worker, info);
+        let waiting: Vec<_> = self.sessions.values().filter(|s| s.is_held()).map(|s| s.id).collect();
+        for id in waiting {
+            self.with_session(now, id, out, |session, cx| session.release(cx));
+        }
+    }
+
+    fn worker(&mut self, now: u64, worker: WorkerId, message: WorkerMsg, out: &mut Vec<Action>) {
+        match message {
+            WorkerMsg::Update { session, finished, values, failures, .. } => {
+                self.with_session(now, session, out, |s, cx| {
+                    s.worker_update(worker, finished, values, failures, cx);
+                    Ok(())
+                })
+            }
+            WorkerMsg::Moved { session, tensor, goal, result } => {
+                self.with_session(now, session, out, |s, cx| {
+                    s.moved(worker, tensor, goal, result, cx);
+                    Ok(())
+                })
+            }
+            WorkerMsg::Stats { req, stats } => {
+                if let Some(ask) = self.asks.answered(req, worker, stats) {
+                    self.answer_stats(now, ask, out);
+                }
+            }
+        }
+    }
+
+    fn worker_gone(&mut self, now: u64, worker: WorkerId, reason: &str, out: &mut Vec<Action>) {
+        let Some(lost) = self.pool.remove(worker) else { return };
+        self.log.line(now, out, "DISCONNECT", &format!("WORKER {}", lost.info.name), "Worker", 0, || {
+            reason.to_string()
+        });
+        for id in lost.sessions {
+            self.with_session(now, id, out, |session, cx| {
+                session.worker_lost(worker, &lost.info.name, reason, cx);
+                Ok(())
+            });
+        }
+        for ask in self.asks.worker_gone(worker) {
+            self.answer_stats(now, ask, out);
+        }
+    }
+
+    fn tick(&mut self, now: u64, out: &mut Vec<Action>) {
+        self.wants_tick = false;
+        let ids: Vec<_> = self.sessions.keys().copied().collect();
+        for id in ids {
+            self.with_session(now, id, out, |session, cx| session.tick(cx));
+        }
+        for ask in self.asks.overdue(now, self.config.stats_ms) {
+            self.answer_stats(now, ask, out);
+        }
+        self.wants_tick |= !self.asks.is_empty();
+    }
+}

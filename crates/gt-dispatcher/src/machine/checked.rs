@@ -1,0 +1,58 @@
+//! Structures that were found well formed, with the types of their values, for all sessions (C4).
+
+use gt_ir::{Program, Result, Structure, Ty, bail};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Structures kept at most.
+const MAX_STRUCTURES: usize = 2048;
+/// Values of all structures kept at most.
+const MAX_VALUES: usize = 1 << 21;
+
+#[derive(Default)]
+pub(super) struct Checked {
+    known: HashMap<u64, Entry>,
+    values: usize,
+    clock: u64,
+}
+
+struct Entry {
+    structure: Arc<Structure>,
+    types: Arc<[Ty]>,
+    used: u64,
+}
+
+impl Checked {
+    /// The types of a program's values, inputs first. Lets the program share the structure that is known already.
+    pub fn check(&mut self, program: &mut Program) -> Result<Arc<[Ty]>> {
+        self.clock += 1;
+        if let Some(entry) = self.known.get_mut(&program.key) {
+            let same = Arc::ptr_eq(&entry.structure, &program.structure);
+            if same || entry.structure == program.structure {
+                entry.used = self.clock;
+                program.structure = entry.structure.clone();
+                return Ok(entry.types.clone());
+            }
+        }
+        if program.key != program.structure.key() {
+            bail!(Value, "program: its key does not belong to its structure");
+        }
+        let types: Arc<[Ty]> = program.structure.check()?.into();
+        self.keep(program, types.clone());
+        Ok(types)
+    }
+
+    fn keep(&mut self, program: &Program, types: Arc<[Ty]>) {
+        self.values += types.len();
+        let entry = Entry { structure: program.structure.clone(), types, used: self.clock };
+        if let Some(old) = self.known.insert(program.key, entry) {
+            self.values -= old.types.len();
+        }
+        while self.known.len() > MAX_STRUCTURES || self.values > MAX_VALUES {
+            let Some(oldest) = self.known.iter().min_by_key(|(_, e)| e.used).map(|(&key, _)| key) else { break };
+            if let Some(old) = self.known.remove(&oldest) {
+                self.values -= old.types.len();
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The workers that are connected, and how much each has to do.
+
+use super::session::Holder;
+use gt_ir::TensorId;
+use gt_net::bulk::{Dir, Endpoint, Ticket, TicketKey};
+use gt_net::msg::{SessionId, WorkerId, WorkerInfo};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One connected worker.
+pub(super) struct Worker {
+    pub info: WorkerInfo,
+    /// Programs sent there and not reported as finished.
+    pub queued: u64,
+    /// Bytes of all tensors held or expected there.
+    pub live_bytes: u64,
+    /// Sessions that must be ended there.
+    pub sessions: BTreeSet<SessionId>,
+    /// Sessions that call it home.
+    pub homes: u64,
+    /// When work was last placed there, for turns among equals.
+    placed: u64,
+}
+
+#[derive(Default)]
+pub(super) struct Pool {
+    workers: BTreeMap<WorkerId, Worker>,
+    placements: u64,
+}
+
+/// What a queued program or a session counts for, in bytes, when loads are compared.
+const PROGRAM_LOAD: u64 = 1 << 20;
+
+impl Pool {
+    pub fn add(&mut self, id: WorkerId, info: WorkerInfo) {
+        let sessions = BTreeSet::new();
+        self.workers
+            .insert(id, Worker { info, queued: 0, live_bytes: 0, sessions, homes: 0, placed: 0 });
+    }
+
+    pub fn remove(&mut self, id: WorkerId) -> Option<Worker> {
+        self.workers.remove(&id)
+    }
+
+    pub fn get(&self, id: WorkerId) -> Option<&Worker> {
+        self.workers.get(&id)
+    }
+
+    pub fn get_mut(&mut self, id: WorkerId) -> Option<&mut Worker> {
+        self.workers.get_mut(&id)
+    }
+
+    pub fn len(&self) -> usize {
+        self.workers.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.workers.is_empty()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (WorkerId, &Worker)> {
+        self.workers.iter().map(|(id, w)| (*id, w))
+    }
+
+    /// The worker with the least to do; equals take turns.
+    pub fn least_loaded(&mut self) -> Option<WorkerId> {
+        let load = |w: &Worker| w.live_bytes + (w.queued + w.homes) * PROGRAM_LOAD;
+        let (id, worker) = self.workers.iter_mut().min_by_key(|(_, w)| (load(w), w.placed))?;
+        self.placements += 1;
+        worker.placed = self.placements;
+        Some(*id)
+    }
+
+    /// Notes that a worker holds, or will hold, `bytes` more.
+    pub fn hold(&mut self, worker: WorkerId, bytes: u64) {
+        if let Some(w) = self.workers.get_mut(&worker) {
+            w.live_bytes += bytes;
+        }
+    }
+
+    /// Undoes `hold` for each holder of a tensor.
+    pub fn release(&mut self, holders: &[Holder], bytes: u64) {
+        for holder in holders {
+            if let Some(w) = self.workers.get_mut(&holder.worker) {
+                w.live_bytes = w.live_bytes.saturating_sub(bytes);
+            }
+        }
+    }
+
+    /// Where to bring a tensor's bytes, with a ticket, if the worker has a bulk plane.
+    pub fn grant(
+        &self,
+        worker: WorkerId,
+        session: SessionId,
+        tensor: TensorId,
+        bytes: u64,
+        expires_ms: u64,
+    ) -> Option<(Endpoint, Ticket)> {
+        let info = &self.workers.get(&worker)?.info;
+        let at = info.endpoint.clone()?;
+        let ticket = TicketKey(info.ticket_key).sign(session.0, tensor.0, bytes, Dir::Put, expires_ms);
+        Some((at, ticket))
+    }
+}

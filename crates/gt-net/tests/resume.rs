@@ -1,0 +1,128 @@
+//! Cut connections: a proxy between peer and server breaks them, and nothing is lost.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use common::{Server, WAIT, connect, message};
+use gt_net::addr::Addr;
+use gt_net::link::Limits;
+use gt_net::peer::Event;
+use gt_net::server::ServerOptions;
+
+/// Forwards one port to another until told to cut, and refuses while it is closed.
+struct Proxy {
+    addr: Addr,
+    live: Arc<Mutex<Vec<TcpStream>>>,
+    open: Arc<AtomicBool>,
+}
+
+impl Proxy {
+    fn start(to: &Addr) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap().to_string().parse().unwrap();
+        let (live, open) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(true)));
+        let (to, streams, is_open) = (to.to_string(), live.clone(), open.clone());
+        thread::spawn(move || {
+            for near in listener.incoming() {
+                let near = near.unwrap();
+                if !is_open.load(Ordering::SeqCst) {
+                    continue;
+                }
+                let Ok(far) = TcpStream::connect(&to) else { continue };
+                near.set_nodelay(true).and(far.set_nodelay(true)).unwrap();
+                for (mut from, mut into) in [
+                    (near.try_clone().unwrap(), far.try_clone().unwrap()),
+                    (far.try_clone().unwrap(), near.try_clone().unwrap()),
+                ] {
+                    thread::spawn(move || {
+                        let mut buffer = [0; 1500];
+                        while let Ok(count @ 1..) = from.read(&mut buffer) {
+                            if into.write_all(&buffer[..count]).is_err() {
+                                break;
+                            }
+                        }
+                        let _ = into.shutdown(Shutdown::Both);
+                    });
+                }
+                streams.lock().unwrap().extend([near, far]);
+            }
+        });
+        Proxy { addr, live, open }
+    }
+
+    fn cut(&self) {
+        for stream in self.live.lock().unwrap().drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+#[test]
+fn a_cut_connection_resumes_with_nothing_lost() {
+    let server = Server::tcp(ServerOptions::default());
+    let proxy = Proxy::start(&server.addr());
+    let (peer, events) = connect(&proxy.addr);
+    let count = 5_000u32;
+    let payload = |i: u32| i.to_le_bytes().repeat(1 + (i as usize * 7) % 500);
+    let sending = thread::spawn(move || {
+        for i in 0..count {
+            peer.send(payload(i)).unwrap();
+        }
+        peer
+    });
+    for i in 0..count {
+        assert!(message(&events) == payload(i), "message {i} lost, doubled or changed");
+        if i % 500 == 250 {
+            proxy.cut();
+        }
+    }
+    let peer = sending.join().unwrap();
+    proxy.cut();
+    peer.send(b"sent while cut".to_vec()).unwrap();
+    assert_eq!(message(&events), b"sent while cut");
+    let seen: Vec<String> = server.seen.try_iter().collect();
+    assert!(seen.iter().any(|s| s == "resumed"), "{seen:?}");
+    assert!(!seen.iter().any(|s| s.starts_with("gone")), "{seen:?}");
+}
+
+#[test]
+fn a_cut_that_lasts_loses_the_link_on_both_sides() {
+    let limits = Limits { resume_ms: 600, ..Limits::default() };
+    let server = Server::tcp(ServerOptions { limits, ..Default::default() });
+    let proxy = Proxy::start(&server.addr());
+    let (peer, events) = connect(&proxy.addr);
+    server.expect("connected");
+    proxy.open.store(false, Ordering::SeqCst);
+    proxy.cut();
+    server.expect("cut");
+    server.expect("gone: the connection was cut");
+    proxy.open.store(true, Ordering::SeqCst);
+    assert_eq!(events.recv_timeout(WAIT).unwrap(), Event::Cut);
+    match events.recv_timeout(WAIT).unwrap() {
+        Event::Lost(reason) => assert!(reason.contains("not known here"), "{reason}"),
+        event => panic!("{event:?}"),
+    }
+    assert!(peer.send(vec![]).is_err());
+}
+
+#[test]
+fn silence_is_noticed_and_mended() {
+    let limits = Limits { heartbeat_ms: 100, silence_ms: 400, ..Limits::default() };
+    let server = Server::tcp(ServerOptions { limits, ..Default::default() });
+    // This peer beats each second only, which the server takes for silence.
+    let (peer, events) = connect(&server.addr());
+    server.expect("connected");
+    server.expect("cut");
+    server.expect("resumed");
+    assert_eq!(events.recv_timeout(WAIT).unwrap(), Event::Cut);
+    assert_eq!(events.recv_timeout(WAIT).unwrap(), Event::Resumed);
+    peer.send(b"x".to_vec()).unwrap();
+    assert_eq!(message(&events), b"x");
+    thread::sleep(Duration::from_millis(10));
+}
