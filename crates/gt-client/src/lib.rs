@@ -4,6 +4,7 @@ pub mod autograd;
 pub mod cell;
 pub mod current;
 pub mod ops;
+pub mod remote;
 pub mod session;
 pub mod source;
 pub mod stream;

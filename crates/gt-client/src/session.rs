@@ -69,6 +69,8 @@ struct Inbox {
     completed: u64,
     values: HashMap<u64, Result<Bytes, Failure>, FixedState>,
     stats: HashMap<u64, Stats, FixedState>,
+    /// Requests whose waiter was interrupted.
+    abandoned: Vec<u64>,
     failures: Vec<(u64, Failure)>,
     fatal: Option<Error>,
 }
@@ -77,7 +79,11 @@ struct Inbox {
 struct Outbox {
     seq: u64,
     bytes: u64,
+    /// A program sealed at the end of an optimizer step: it travels with what is sent next.
+    queue: Vec<Run>,
     unfinished: VecDeque<Unfinished>,
+    /// Source lines of programs that failed, for tensors that are looked at later.
+    failed: VecDeque<(u64, Vec<SourceLine>)>,
     scalars: ScalarTable,
     structures: HashMap<u64, Arc<Structure>, FixedState>,
 }
@@ -153,7 +159,9 @@ impl Session {
             outbox: Mutex::new(Outbox {
                 seq: 0,
                 bytes: 0,
+                queue: Vec::new(),
                 unfinished: VecDeque::new(),
+                failed: VecDeque::new(),
                 scalars: ScalarTable::default(),
                 structures: HashMap::default(),
             }),
@@ -212,49 +220,28 @@ impl Session {
         self.send_batch(Some(sealed), Vec::new())
     }
 
-    fn send_batch(&self, sealed: Option<Sealed>, fetches: Vec<Fetch>) -> Result<Vec<Value>> {
-        let mut held = Vec::new();
-        let mut batch = Batch { runs: Vec::new(), fetches, frees: Vec::new() };
+    /// Gives a program that ends an optimizer step its number. It waits for the next message, so that a step costs
+    /// one message wherever the loop looks at its loss.
+    pub(crate) fn queue_sealed(&self, sealed: Sealed) -> Result<Vec<Value>> {
         let mut outbox = self.outbox.lock();
-        if let Some(mut s) = sealed {
-            held = std::mem::take(&mut s.held);
-            if s.structure.instrs.is_empty() {
-                batch.frees = s.frees;
-            } else {
-                outbox.seq += 1;
-                let seq = outbox.seq;
-                outbox.scalars.promote(&mut s.structure, &mut s.slots);
-                let (key, structure) = outbox.share(s.structure);
-                let program = Program {
-                    structure,
-                    key,
-                    inputs: s.inputs,
-                    outs: s.outs,
-                    slots: s.slots,
-                    frees: s.frees,
-                };
-                outbox.bytes += s.bytes;
-                let frees = program.frees.clone();
-                let lines = s.lines;
-                outbox.unfinished.push_back(Unfinished {
-                    seq,
-                    bytes: s.bytes,
-                    frees,
-                    rebinds: s.rebinds,
-                    lines,
-                });
-                if self.settings.debug {
-                    eprintln!(
-                        "gt client: program {seq} key={key:016x} ops={} inputs={} outs={}",
-                        program.structure.instrs.len(),
-                        program.inputs.len(),
-                        program.outs.len()
-                    );
-                }
-                *self.last.lock() = Some(program.clone());
-                batch.runs.push(Run { seq, program });
-            }
+        if !outbox.queue.is_empty() {
+            let runs = std::mem::take(&mut outbox.queue);
+            self.link.send(ClientMsg::Batch(Batch { runs, ..Batch::default() }))?;
         }
+        let (held, frees) = self.number(&mut outbox, sealed);
+        if !frees.is_empty() {
+            self.link.send(ClientMsg::Batch(Batch { frees, ..Batch::default() }))?;
+        }
+        Ok(held)
+    }
+
+    fn send_batch(&self, sealed: Option<Sealed>, fetches: Vec<Fetch>) -> Result<Vec<Value>> {
+        let mut outbox = self.outbox.lock();
+        let (held, frees) = match sealed {
+            Some(sealed) => self.number(&mut outbox, sealed),
+            None => Default::default(),
+        };
+        let batch = Batch { runs: std::mem::take(&mut outbox.queue), fetches, frees };
         if batch.runs.is_empty() && batch.fetches.is_empty() && batch.frees.is_empty() {
             return Ok(held);
         }
@@ -262,8 +249,43 @@ impl Session {
             return Err(closed());
         }
         self.link.send(ClientMsg::Batch(batch))?;
-        drop(outbox);
         Ok(held)
+    }
+
+    /// Puts a sealed program into the queue under its number. Returns values to be dropped later, and the frees of
+    /// a program without instructions.
+    fn number(&self, outbox: &mut Outbox, mut s: Sealed) -> (Vec<Value>, Vec<TensorId>) {
+        if s.structure.instrs.is_empty() {
+            return (s.held, s.frees);
+        }
+        let completed = self.shared.inbox.lock().completed;
+        outbox.retire(completed, self.shared.failed.load(Ordering::Relaxed));
+        outbox.seq += 1;
+        let seq = outbox.seq;
+        outbox.scalars.promote(&mut s.structure, &mut s.slots);
+        let (key, structure) = outbox.share(s.structure);
+        let frees = s.frees.clone();
+        let program =
+            Program { structure, key, inputs: s.inputs, outs: s.outs, slots: s.slots, frees: s.frees };
+        outbox.bytes += s.bytes;
+        outbox.unfinished.push_back(Unfinished {
+            seq,
+            bytes: s.bytes,
+            frees,
+            rebinds: s.rebinds,
+            lines: s.lines,
+        });
+        if self.settings.debug {
+            eprintln!(
+                "gt client: program {seq} key={key:016x} ops={} inputs={} outs={}",
+                program.structure.instrs.len(),
+                program.inputs.len(),
+                program.outs.len()
+            );
+        }
+        *self.last.lock() = Some(program.clone());
+        outbox.queue.push(Run { seq, program });
+        (s.held, Vec::new())
     }
 
     /// The program sent last, for `gt.debug.save_program`.
@@ -287,7 +309,9 @@ impl Session {
         // The program and the request travel together.
         let held = value.stream.flush_with(|sealed| self.send_batch(sealed, vec![fetch]))?;
         drop(held);
-        let result = self.wait(|inbox| inbox.values.remove(&req))?;
+        let result = self.wait(|inbox| inbox.values.remove(&req)).inspect_err(|_| {
+            self.shared.inbox.lock().abandoned.push(req);
+        })?;
         match result {
             Ok(bytes) => {
                 self.raise_failures()?;
@@ -320,7 +344,7 @@ impl Session {
         for stream in streams {
             stream.flush()?;
         }
-        Ok(())
+        self.send_batch(None, Vec::new()).map(drop)
     }
 
     /// Counters of the session and its workers.
@@ -419,6 +443,10 @@ impl Session {
                 let Some(i) = outbox.unfinished.iter().position(|u| u.seq == *seq) else { continue };
                 let Some(failed) = outbox.unfinished.remove(i) else { continue };
                 outbox.bytes -= failed.bytes;
+                outbox.failed.push_back((failed.seq, failed.lines));
+                if outbox.failed.len() > 32 {
+                    outbox.failed.pop_front();
+                }
                 let mut lost = failed.frees;
                 for rebind in failed.rebinds.into_iter().rev() {
                     let Some(cell) = rebind.cell.upgrade() else { continue };
@@ -456,8 +484,10 @@ impl Session {
     fn describe(&self, failure: &Failure) -> Error {
         let line = failure.instr.and_then(|i| {
             let outbox = self.outbox.lock();
-            let program = outbox.unfinished.iter().find(|u| u.seq == failure.root)?;
-            let at = *program.lines.get(i as usize)?;
+            let open = outbox.unfinished.iter().map(|u| (u.seq, &u.lines));
+            let failed = outbox.failed.iter().map(|(seq, lines)| (*seq, lines));
+            let (_, lines) = open.chain(failed).find(|(seq, _)| *seq == failure.root)?;
+            let at = *lines.get(i as usize)?;
             self.files.lock().describe(at)
         });
         match line {
@@ -515,7 +545,10 @@ impl Shared {
                         }),
                         Err(failure) => Err(failure),
                     };
-                    inbox.values.insert(value.req, bytes);
+                    match inbox.abandoned.iter().position(|req| *req == value.req) {
+                        Some(i) => drop(inbox.abandoned.swap_remove(i)),
+                        None => drop(inbox.values.insert(value.req, bytes)),
+                    }
                 }
             }
             SessionMsg::Stats { req, stats } => {

@@ -128,9 +128,13 @@ impl Stream {
         let mut open = self.open.lock();
         let mut sent = None;
         if open.step_ended || open.entries.len() >= self.cap {
-            let cut = if open.step_ended { open.entries.len() } else { open.best_cut() };
-            let sealed = open.seal_prefix(cut);
-            sent = Some(session.send_sealed(sealed));
+            sent = Some(if open.step_ended {
+                let all = open.entries.len();
+                session.queue_sealed(open.seal_prefix(all))
+            } else {
+                let cut = open.best_cut();
+                session.send_sealed(open.seal_prefix(cut))
+            });
         }
         let mut list = Args::new();
         let mut hasher = SIGNATURE.build_hasher();

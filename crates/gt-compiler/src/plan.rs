@@ -89,7 +89,7 @@ pub enum Work {
     /// Fails unless every index lies in `-size..size` (`-size` only where `wrap`, otherwise from 0).
     CheckIndex { index: Tensor, size: usize, wrap: bool },
     /// Fails if an integer divisor is zero.
-    CheckNonzero { divisor: Operand },
+    CheckNonzero { divisor: Operand, dtype: DType },
     /// `a` and `b` have the maps of matrices: `batch` dimensions, then rows, then columns; so has `bias`.
     Matmul(Box<Matmul>),
     Random { dist: Dist, dtype: DType, len: usize, key: Num, offset: Num, out: u32 },
@@ -203,7 +203,7 @@ impl Step {
             }
             Work::Copy { from, .. } => f(*from),
             Work::CheckIndex { index, .. } => f(index.storage),
-            Work::CheckNonzero { divisor } => divisor.storage().into_iter().for_each(f),
+            Work::CheckNonzero { divisor, .. } => divisor.storage().into_iter().for_each(f),
             Work::Matmul(mm) => {
                 f(mm.a.storage);
                 f(mm.b.storage);

@@ -6,6 +6,6 @@ pub mod local;
 pub mod machine;
 pub mod shell;
 
-pub use local::{LocalClient, LocalHub};
+pub use local::{LocalClient, LocalHub, LocalWorker};
 pub use machine::{Action, Config, Event, Machine};
-pub use shell::{Server, ServerHandle, ServerOptions};
+pub use shell::{Server, ServerConfig};

@@ -242,7 +242,7 @@ impl Machine {
             }
             WorkerMsg::Stats { req, stats } => {
                 if let Some(ask) = self.asks.answered(req, worker, stats) {
-                    self.answer_stats(now, ask, out);
+                    self.answer_stats(ask, out);
                 }
             }
         }
@@ -260,7 +260,7 @@ impl Machine {
             });
         }
         for ask in self.asks.worker_gone(worker) {
-            self.answer_stats(now, ask, out);
+            self.answer_stats(ask, out);
         }
     }
 
@@ -271,7 +271,7 @@ impl Machine {
             self.with_session(now, id, out, |session, cx| session.tick(cx));
         }
         for ask in self.asks.overdue(now, self.config.stats_ms) {
-            self.answer_stats(now, ask, out);
+            self.answer_stats(ask, out);
         }
         self.wants_tick |= !self.asks.is_empty();
     }

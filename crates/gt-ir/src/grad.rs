@@ -277,9 +277,22 @@ fn scan_grad<B: Build>(b: &mut B, kind: ScanKind, dim: usize, s: &Saved<B::V>, g
     match kind {
         ScanKind::Sum => backwards(b, g),
         ScanKind::Prod => {
-            let gy = b.mul(g, s.out(0)?)?;
-            let sum = backwards(b, &gy)?;
-            b.bin(Binary::Div, &sum, s.arg(0)?)
+            // Left of the first zero the plain quotient holds; at it, the products without it count; right of it, none.
+            let x = s.arg(0)?;
+            let zero = b.bin(Binary::Eq, x, 0.0)?;
+            let count = b.cast(&zero, DType::I64)?;
+            let count = b.emit(Op::Scan { kind: ScanKind::Sum, dim }, smallvec![(&count).into()])?;
+            let first = b.bin(Binary::Eq, &count, Scalar::Int(1))?;
+            let first = b.bin(Binary::And, &zero, &first)?;
+            let others = b.select(&first, 1.0, x)?;
+            let others = b.emit(Op::Scan { kind, dim }, smallvec![(&others).into()])?;
+            let lone = b.mul(g, &others)?;
+            let lone = backwards(b, &lone)?;
+            let plain = b.mul(g, s.out(0)?)?;
+            let plain = backwards(b, &plain)?;
+            let divisor = b.select(&zero, 1.0, x)?;
+            let plain = b.bin(Binary::Div, &plain, &divisor)?;
+            b.select(&first, &lone, &plain)
         }
     }
 }

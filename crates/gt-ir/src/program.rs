@@ -117,11 +117,7 @@ impl Structure {
                     None => bail!(Value, "program: instruction {i} reads value {v} before it is written"),
                 },
                 Arg::Const(_) if instr.op.slot_arg(j) => {
-                    bail!(
-                        Value,
-                        "program: instruction {i} ({}) needs a slot as operand {j}",
-                        instr.op.text()
-                    )
+                    bail!(Value, "program: instruction {i} ({}) needs a slot as operand {j}", instr.op.text())
                 }
                 Arg::Const(_) => ArgTy::Num,
                 Arg::Slot(k) if *k < self.slots => ArgTy::Num,

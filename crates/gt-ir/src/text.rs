@@ -58,7 +58,11 @@ fn attrs(op: &Op) -> Vec<(&'static str, Attr)> {
         Op::Softmax { dim } | Op::LogSoftmax { dim } => vec![("dim", int(*dim))],
         Op::Flip { dims } => vec![("dims", ints(dims))],
         Op::Put { path } => vec![("path", Attr::Path(path.clone()))],
-        Op::Reduce { kind: ReduceKind::Sum | ReduceKind::Prod | ReduceKind::Max | ReduceKind::Min, dims, keepdim } => {
+        Op::Reduce {
+            kind: ReduceKind::Sum | ReduceKind::Prod | ReduceKind::Max | ReduceKind::Min,
+            dims,
+            keepdim,
+        } => {
             vec![("dims", ints(dims)), ("keepdim", Attr::Flag(*keepdim))]
         }
         Op::ArgReduce { kind: ArgKind::Max | ArgKind::Min, dim, keepdim } => {

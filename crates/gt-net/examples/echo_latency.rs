@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gt_net::handshake::{Hello, Refusal, Role};
 use gt_net::peer::{Event, HelloOptions, Peer};
@@ -33,8 +33,15 @@ impl Handler for Echo {
 fn main() -> Any<()> {
     let path = std::env::temp_dir().join(format!("gt-echo-{}", std::process::id()));
     let bare = bare_tcp()?;
-    let measured =
-        [("bare tcp", bare), ("tcp", link(bind("127.0.0.1", 0, None)?)?), ("unix", link(bind_unix(&path)?)?)];
+    let tcp = || bind("127.0.0.1", 0, None);
+    let measured = [
+        ("bare tcp", bare),
+        ("tcp", link(tcp()?, Wait::Channel)?),
+        ("tcp driven", link(tcp()?, Wait::Drive(0))?),
+        ("tcp driven spinning", link(tcp()?, Wait::Drive(100))?),
+        ("unix", link(bind_unix(&path)?, Wait::Channel)?),
+        ("unix driven", link(bind_unix(&path)?, Wait::Drive(0))?),
+    ];
     let rows = measured.map(|(name, (median, high))| {
         let ratio = median / bare.0;
         format!(r#"{{"transport": "{name}", "median_us": {median:.1}, "p99_us": {high:.1}, "to_bare": {ratio:.2}}}"#)
@@ -73,8 +80,16 @@ fn bare_tcp() -> Any<(f64, f64)> {
     time(|| Ok(near.write_all(&buffer).and_then(|()| near.read_exact(&mut buffer))?))
 }
 
-/// A peer and a server, with the answer handed to the waiting thread.
-fn link(listener: Listener) -> Any<(f64, f64)> {
+/// How the answer is waited for.
+enum Wait {
+    /// The I/O thread hands it over.
+    Channel,
+    /// The waiting thread drives the connection, spinning for so many microseconds.
+    Drive(u64),
+}
+
+/// A peer and a server.
+fn link(listener: Listener, wait: Wait) -> Any<(f64, f64)> {
     let addr = listener.addr();
     let listeners = vec![listener];
     let (handle, shutdown) = ServerHandle::new(&listeners);
@@ -85,10 +100,21 @@ fn link(listener: Listener) -> Any<(f64, f64)> {
             let _ = sender.send(bytes);
         }
     });
-    let (peer, _) = Peer::connect(&addr, HelloOptions::new(Role::Client), on_event)?;
+    let mut options = HelloOptions::new(Role::Client);
+    if let Wait::Drive(micros) = wait {
+        options.spin = Duration::from_micros(micros);
+    }
+    let (peer, _) = Peer::connect(&addr, options, on_event)?;
     let measured = time(|| {
         peer.send(vec![1; BYTES])?;
-        replies.recv()?;
+        match wait {
+            Wait::Channel => drop(replies.recv()?),
+            Wait::Drive(_) => {
+                let come =
+                    peer.drive(Instant::now() + Duration::from_secs(10), || replies.try_recv().is_ok());
+                assert!(come, "no answer");
+            }
+        }
         Ok(())
     })?;
     peer.close();

@@ -6,6 +6,8 @@
 
 pub mod addr;
 pub mod bulk;
+mod connect;
+mod drivers;
 pub mod frame;
 pub mod handshake;
 pub mod inproc;

@@ -6,18 +6,20 @@
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use thiserror::Error;
+use rustix::event::Timespec;
+
+pub use crate::connect::{ConnectError, HelloOptions};
 
 use crate::addr::Addr;
-use crate::frame::{Decoder, Frame, FrameError, Kind, MAX_PAYLOAD};
-use crate::handshake::{Hello, MAX_HELLO, MAX_WELCOME, Refusal, Resume, Role, VERSIONS, Versions, Welcome};
-use crate::link::{Limits, Link, LinkError, Millis};
-use crate::peer_io;
+use crate::connect::first_connection;
+use crate::drivers::Drivers;
+use crate::handshake::Welcome;
+use crate::link::{Link, LinkError, Millis};
+use crate::peer_io::{self, Io};
 use crate::port::{Payload, Port, SendError};
 use crate::stream::Stream;
 
@@ -34,117 +36,6 @@ pub enum Event {
     Lost(String),
 }
 
-/// How to introduce oneself, and how patient to be.
-#[derive(Clone)]
-pub struct HelloOptions {
-    /// Client or worker.
-    pub role: Role,
-    /// The server's token, where it asks for one.
-    pub token: Option<String>,
-    /// The `GT_*` variables of this process.
-    pub vars: Vec<(String, String)>,
-    /// Name and version of this program, for logs.
-    pub agent: String,
-    /// For the meaning layer.
-    pub body: Vec<u8>,
-    /// The protocol versions spoken.
-    pub versions: Versions,
-    /// Times and sizes of the link.
-    pub limits: Limits,
-    /// The longest a connection attempt and its handshake may take.
-    pub connect_timeout: Duration,
-    /// The longest `send` waits for room when the server reads too slowly.
-    pub send_timeout: Duration,
-    /// When set, `connect` tries until a server appears or the flag becomes true.
-    pub connect_retry: Option<Arc<AtomicBool>>,
-}
-
-impl HelloOptions {
-    /// The usual options for a role, with the `GT_*` variables of a client's environment.
-    pub fn new(role: Role) -> Self {
-        // The token is sent as such; it is no setting to repeat in logs.
-        let travels = |name: &str| name.starts_with("GT_") && !name.starts_with("GT_TOKEN");
-        let vars = std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-            .filter(|(name, _)| role == Role::Client && travels(name))
-            .collect();
-        HelloOptions {
-            role,
-            token: None,
-            vars,
-            agent: concat!("gt ", env!("CARGO_PKG_VERSION")).into(),
-            body: Vec::new(),
-            versions: VERSIONS,
-            limits: Limits::default(),
-            connect_timeout: Duration::from_secs(10),
-            send_timeout: Duration::from_secs(60),
-            connect_retry: None,
-        }
-    }
-
-    fn hello(&self, resume: Option<Resume>) -> Hello {
-        Hello {
-            versions: self.versions,
-            role: self.role,
-            token: self.token.clone(),
-            resume,
-            vars: self.vars.clone(),
-            agent: self.agent.clone(),
-            body: self.body.clone(),
-        }
-    }
-}
-
-/// Why there is no connection.
-#[derive(Debug, Error)]
-pub enum ConnectError {
-    /// Nothing listens there.
-    #[error("no GT server answers at {addr}: {}", start_hint(addr))]
-    Refused {
-        /// Where.
-        addr: Addr,
-    },
-    /// The server refuses, and says why.
-    #[error("the GT server at {addr} refuses: {refusal}")]
-    Rejected {
-        /// Where.
-        addr: Addr,
-        /// Its reason.
-        refusal: Refusal,
-    },
-    /// Something answers that is no GT server.
-    #[error("what answers at {addr} is no GT server: {error}")]
-    NotGt {
-        /// Where.
-        addr: Addr,
-        /// What is wrong with its answer.
-        error: FrameError,
-    },
-    /// The system cannot connect.
-    #[error("cannot connect to {addr}: {error}")]
-    Io {
-        /// Where.
-        addr: Addr,
-        /// What the system says.
-        error: io::Error,
-    },
-    /// `connect_retry` was stopped.
-    #[error("connecting to {addr} was stopped")]
-    Stopped {
-        /// Where.
-        addr: Addr,
-    },
-}
-
-fn start_hint(addr: &Addr) -> String {
-    match addr {
-        Addr::Tcp(_, port) => {
-            format!("start one with `gt server -p {port}` (or python -m gt.server -p {port})")
-        }
-        Addr::Unix(path) => format!("start one with `gt server --unix {}`", path.display()),
-    }
-}
-
 /// The connecting end of a link. Clones share it; the last one dropped closes it.
 #[derive(Clone)]
 pub struct Peer {
@@ -153,6 +44,7 @@ pub struct Peer {
 
 struct Guard {
     shared: Arc<Shared>,
+    io: Arc<Mutex<Io>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -162,8 +54,9 @@ pub(crate) struct Shared {
     pub state: Mutex<State>,
     /// Told when acknowledgements make room or the link ends.
     pub room: Condvar,
-    /// Wakes the I/O thread from its poll.
+    /// Wakes whoever works the connection from its poll.
     pub wake: UnixStream,
+    pub drivers: Drivers,
     started: Instant,
     process: u32,
 }
@@ -173,7 +66,14 @@ pub(crate) struct State {
     pub stream: Option<Arc<Stream>>,
     pub closing: bool,
     pub lost: Option<String>,
-    pub io_thread: Option<ThreadId>,
+    /// The thread that runs `on_event` now.
+    pub reader: Option<ThreadId>,
+}
+
+impl State {
+    fn is_over(&self) -> bool {
+        self.closing || self.lost.is_some()
+    }
 }
 
 impl Shared {
@@ -217,19 +117,73 @@ impl Peer {
                 stream: Some(stream.clone()),
                 closing: false,
                 lost: None,
-                io_thread: None,
+                reader: None,
             }),
             options,
             room: Condvar::new(),
             wake,
+            drivers: Drivers::new(),
             started: Instant::now(),
             process: std::process::id(),
         });
-        let io = peer_io::Io::new(shared.clone(), stream, woken, decoder, &welcome, on_event);
-        let thread =
-            thread::Builder::new().name("gt-net".into()).spawn(move || io.run()).map_err(io_error)?;
-        shared.state.lock().io_thread = Some(thread.thread().id());
-        Ok((Peer { guard: Arc::new(Guard { shared, thread: Mutex::new(Some(thread)) }) }, welcome))
+        let io = Io::new(shared.clone(), stream, woken, decoder, &welcome, on_event);
+        let io = Arc::new(Mutex::new(io));
+        let thread = {
+            let (io, shared) = (io.clone(), shared.clone());
+            let builder = thread::Builder::new().name("gt-net".into());
+            builder.spawn(move || peer_io::run(&io, &shared)).map_err(io_error)?
+        };
+        Ok((Peer { guard: Arc::new(Guard { shared, io, thread: Mutex::new(Some(thread)) }) }, welcome))
+    }
+
+    /// Waits until `done`, working the connection on this thread: the quickest way to wait for an answer.
+    /// `on_event` is called here meanwhile, so nothing it locks may be held. False when `until` passed or
+    /// the link ended first.
+    pub fn drive(&self, until: Instant, mut done: impl FnMut() -> bool) -> bool {
+        let shared = &*self.guard.shared;
+        if shared.forked() {
+            return done();
+        }
+        loop {
+            shared.drivers.enter(|| shared.wake());
+            let ended = self.drive_connection(until, &mut done);
+            shared.drivers.leave(ended.is_none());
+            if let Some(done) = ended {
+                return done;
+            }
+            // The I/O thread mends the connection.
+            shared.drivers.wait();
+        }
+    }
+
+    /// Drives one connection; `None` when it ended and has to be mended.
+    fn drive_connection(&self, until: Instant, done: &mut impl FnMut() -> bool) -> Option<bool> {
+        let shared = &*self.guard.shared;
+        loop {
+            if done() {
+                return Some(true);
+            }
+            let now = Instant::now();
+            if now >= until || shared.state.lock().is_over() {
+                return Some(done());
+            }
+            let Some(mut io) = self.guard.io.try_lock() else {
+                shared.drivers.wait();
+                continue;
+            };
+            if io.ended.is_some() {
+                return None;
+            }
+            // What this thread waits for may have come on another while it took over.
+            if done() {
+                return Some(true);
+            }
+            let left = (until - now).min(Duration::from_millis(500));
+            let nap = Timespec { tv_sec: 0, tv_nsec: left.as_nanos() as _ };
+            io.ended = io.turn(nap, shared.options.spin);
+            drop(io);
+            shared.drivers.progress.notify_all();
+        }
     }
 
     /// Sends a message: delivered once and in order, across cuts. Waits only while too much is unacknowledged.
@@ -258,8 +212,8 @@ impl Peer {
                     }
                     return Ok(());
                 }
-                // The I/O thread makes the room, so it cannot wait for it.
-                Err(error @ LinkError::Full { .. }) if state.io_thread != Some(thread::current().id()) => {
+                // The thread that reads makes the room, so it cannot wait for it.
+                Err(error @ LinkError::Full { .. }) if state.reader != Some(thread::current().id()) => {
                     let until = *deadline.get_or_insert_with(|| Instant::now() + shared.options.send_timeout);
                     if Instant::now() >= until {
                         return Err(error.into());
@@ -311,7 +265,11 @@ impl Guard {
         self.shared.room.notify_all();
         self.shared.wake();
         let thread = self.thread.lock().take();
-        if let Some(thread) = thread.filter(|t| t.thread().id() != thread::current().id()) {
+        // Called by `on_event`, the I/O thread cannot end before it returns.
+        let inside = self.shared.state.lock().reader == Some(thread::current().id());
+        if let Some(thread) =
+            thread.filter(|thread| !inside && thread.thread().id() != thread::current().id())
+        {
             let _ = thread.join();
         }
     }
@@ -320,77 +278,5 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         self.close();
-    }
-}
-
-fn first_connection(addr: &Addr, options: &HelloOptions) -> Result<(Stream, Decoder, Welcome), ConnectError> {
-    let mut pause = Duration::from_millis(50);
-    loop {
-        let error = match shake_hands(addr, options, None) {
-            Err(error @ (ConnectError::Refused { .. } | ConnectError::Io { .. })) => error,
-            done => return done,
-        };
-        let Some(stop) = &options.connect_retry else { return Err(error) };
-        let until = Instant::now() + pause;
-        while Instant::now() < until {
-            if stop.load(Ordering::Relaxed) {
-                return Err(ConnectError::Stopped { addr: addr.clone() });
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
-        pause = (pause * 2).min(Duration::from_secs(2));
-    }
-}
-
-/// One attempt: connect, Hello, then Welcome or Refusal. The stream comes back nonblocking.
-pub(crate) fn shake_hands(
-    addr: &Addr,
-    options: &HelloOptions,
-    resume: Option<Resume>,
-) -> Result<(Stream, Decoder, Welcome), ConnectError> {
-    let io_error = |error: io::Error| match error.kind() {
-        io::ErrorKind::ConnectionRefused => ConnectError::Refused { addr: addr.clone() },
-        io::ErrorKind::NotFound if matches!(addr, Addr::Unix(_)) => {
-            ConnectError::Refused { addr: addr.clone() }
-        }
-        io::ErrorKind::WouldBlock => {
-            let error = io::Error::new(io::ErrorKind::TimedOut, "no answer to the handshake in time");
-            ConnectError::Io { addr: addr.clone(), error }
-        }
-        _ => ConnectError::Io { addr: addr.clone(), error },
-    };
-    let rejected = |refusal| ConnectError::Rejected { addr: addr.clone(), refusal };
-    let not_gt = |error| ConnectError::NotGt { addr: addr.clone(), error };
-    let hello = options.hello(resume).encode();
-    if hello.len() > MAX_HELLO {
-        let text = format!("hello: {} bytes, at most {MAX_HELLO}: unset large GT_* variables", hello.len());
-        return Err(io_error(io::Error::new(io::ErrorKind::InvalidInput, text)));
-    }
-    let stream = Stream::connect(addr, options.connect_timeout).map_err(io_error)?;
-    stream.set_timeouts(Some(options.connect_timeout)).map_err(io_error)?;
-    stream
-        .write_all(&Frame { kind: Kind::Hello, seq: 0, ack: 0, payload: &hello }.to_bytes())
-        .map_err(io_error)?;
-    let mut decoder = Decoder::new(MAX_WELCOME);
-    let mut buffer = [0; 4096];
-    loop {
-        let answer = match decoder.next().map_err(not_gt)? {
-            None => {
-                match stream.read(&mut buffer).map_err(io_error)? {
-                    0 => return Err(io_error(io::ErrorKind::UnexpectedEof.into())),
-                    count => decoder.push(&buffer[..count]),
-                }
-                continue;
-            }
-            Some(frame) => match frame.kind {
-                Kind::Welcome => Welcome::judge(frame.payload, options.versions),
-                Kind::Refuse => Err(Refusal::decode(frame.payload)),
-                other => return Err(not_gt(FrameError::Kind(other as u8))),
-            },
-        };
-        let welcome = answer.map_err(rejected)?;
-        decoder.set_max(MAX_PAYLOAD);
-        stream.set_nonblocking(true).map_err(io_error)?;
-        return Ok((stream, decoder, welcome));
     }
 }

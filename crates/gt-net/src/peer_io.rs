@@ -1,20 +1,26 @@
-//! The I/O thread of a peer: reads, writes leftovers, keeps the link alive, and resumes it after a cut.
+//! A peer's connection at work: reads, writes leftovers, keeps the link alive, and resumes it after a cut.
+//!
+//! One thread at a time works it: the I/O thread, or a thread that waits for an answer and drives it itself,
+//! which saves waking one for the other.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::connect::{ConnectError, shake_hands};
 use crate::frame::Decoder;
 use crate::handshake::{Resume, Welcome};
 use crate::link::{Alive, Received};
-use crate::peer::{ConnectError, Event, Shared, shake_hands};
+use crate::peer::{Event, Shared};
 use crate::stream::Stream;
 
 /// The longest sleep; heartbeats and silence are noticed within it.
-const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
+pub(crate) const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 /// How long a closing peer waits for the server to take the last bytes.
 const CLOSE_TIME: Duration = Duration::from_secs(2);
 
@@ -27,24 +33,46 @@ pub(crate) struct Io {
     secret: [u8; 16],
     on_event: Box<dyn FnMut(Event) + Send>,
     closing_since: Option<Instant>,
+    buffer: Vec<u8>,
+    /// Set by a driver that saw the connection end; the I/O thread mends it.
+    pub ended: Option<End>,
 }
 
 /// How the use of one connection ended.
-enum End {
+pub(crate) enum End {
     Cut,
     Lost(String),
     Closed,
 }
 
-impl Drop for Io {
-    /// However the thread ends, a panic of `on_event` included, nobody waits for it.
+/// Marks the link as lost however the I/O thread ends, a panic of `on_event` included: nobody waits for it.
+struct Ending(Arc<Shared>);
+
+impl Drop for Ending {
     fn drop(&mut self) {
-        let mut state = self.shared.state.lock();
-        state.stream = None;
+        let mut state = self.0.state.lock();
+        if let Some(stream) = state.stream.take() {
+            stream.shutdown(std::net::Shutdown::Both);
+        }
         state.lost.get_or_insert_with(|| "the event handler failed".into());
         drop(state);
-        self.stream.shutdown(std::net::Shutdown::Both);
-        self.shared.room.notify_all();
+        self.0.room.notify_all();
+        self.0.drivers.progress.notify_all();
+    }
+}
+
+/// The I/O thread: works the connection whenever no driver does, until the link is closed or lost.
+pub(crate) fn run(io: &Mutex<Io>, shared: &Arc<Shared>) {
+    let _ending = Ending(shared.clone());
+    loop {
+        shared.drivers.step_aside(|| shared.state.lock().closing);
+        let mut io = io.lock();
+        let end = io.ended.take().or_else(|| io.turn(NAP, Duration::ZERO));
+        if end.is_some_and(|end| io.mend(end)) {
+            return;
+        }
+        shared.drivers.mended();
+        shared.drivers.progress.notify_all();
     }
 }
 
@@ -58,70 +86,98 @@ impl Io {
         on_event: Box<dyn FnMut(Event) + Send>,
     ) -> Self {
         let (link_id, secret) = (welcome.link_id, welcome.link_secret);
-        Io { shared, stream, woken, decoder, link_id, secret, on_event, closing_since: None }
-    }
-
-    /// Serves the link until it is closed or lost.
-    pub fn run(mut self) {
-        loop {
-            let mut end = self.use_connection();
-            self.stream.shutdown(std::net::Shutdown::Both);
-            {
-                let mut state = self.shared.state.lock();
-                state.stream = None;
-                state.link.cut(self.shared.now());
-                if state.closing {
-                    end = End::Closed;
-                }
-            }
-            if let End::Cut = end {
-                (self.on_event)(Event::Cut);
-                end = self.reconnect();
-            }
-            match end {
-                End::Cut => (self.on_event)(Event::Resumed),
-                End::Lost(reason) => {
-                    self.shared.state.lock().lost = Some(reason.clone());
-                    self.shared.room.notify_all();
-                    return (self.on_event)(Event::Lost(reason));
-                }
-                End::Closed => {
-                    self.shared.state.lock().lost = Some("closed".into());
-                    self.shared.room.notify_all();
-                    return;
-                }
-            }
+        let buffer = vec![0; 64 << 10];
+        Io {
+            shared,
+            stream,
+            woken,
+            decoder,
+            link_id,
+            secret,
+            on_event,
+            closing_since: None,
+            buffer,
+            ended: None,
         }
     }
 
-    fn use_connection(&mut self) -> End {
-        let mut buffer = vec![0; 64 << 10];
-        loop {
-            if let Some(end) = self.deliver() {
-                return end;
+    /// Deals with the end of a connection; true when it is the end of the link.
+    fn mend(&mut self, mut end: End) -> bool {
+        self.stream.shutdown(std::net::Shutdown::Both);
+        {
+            let mut state = self.shared.state.lock();
+            state.stream = None;
+            state.link.cut(self.shared.now());
+            if state.closing {
+                end = End::Closed;
             }
-            let wants_write = match self.upkeep() {
-                Ok(wants_write) => wants_write,
-                Err(end) => return end,
-            };
-            let interest = if wants_write { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-            let mut fds = [PollFd::new(&*self.stream, interest), PollFd::new(&self.woken, PollFlags::IN)];
-            match poll(&mut fds, Some(&NAP)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return End::Lost(format!("poll: {error}")),
+        }
+        if let End::Cut = end {
+            (self.on_event)(Event::Cut);
+            end = self.reconnect();
+        }
+        let (reason, told) = match end {
+            End::Cut => {
+                (self.on_event)(Event::Resumed);
+                return false;
             }
-            let readable = fds[0].revents().intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR);
-            if !fds[1].revents().is_empty() {
-                let _ = (&self.woken).read(&mut [0; 64]);
-            }
-            if readable {
-                match self.stream.read(&mut buffer) {
-                    Ok(0) => return End::Cut,
-                    Ok(count) => self.decoder.push(&buffer[..count]),
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    Err(_) => return End::Cut,
+            End::Lost(reason) => (reason, true),
+            End::Closed => ("closed".into(), false),
+        };
+        self.shared.state.lock().lost = Some(reason.clone());
+        if told {
+            (self.on_event)(Event::Lost(reason));
+        }
+        true
+    }
+
+    /// Waits up to `nap` for bytes, the first `spin` of it without sleeping, and deals with what came.
+    pub fn turn(&mut self, nap: Timespec, spin: Duration) -> Option<End> {
+        // What arrived together with a Welcome is not announced by the socket.
+        if let Some(end) = self.deliver() {
+            return Some(end);
+        }
+        let wants_write = match self.upkeep() {
+            Ok(wants_write) => wants_write,
+            Err(end) => return Some(end),
+        };
+        if !spin.is_zero() && !wants_write {
+            let start = Instant::now();
+            while start.elapsed() < spin {
+                match self.read() {
+                    Ok(true) => return self.deliver(),
+                    Ok(false) => std::hint::spin_loop(),
+                    Err(end) => return Some(end),
                 }
             }
+        }
+        let interest = if wants_write { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+        let mut fds = [PollFd::new(&*self.stream, interest), PollFd::new(&self.woken, PollFlags::IN)];
+        match poll(&mut fds, Some(&nap)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Some(End::Lost(format!("poll: {error}"))),
+        }
+        let readable = fds[0].revents().intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR);
+        if !fds[1].revents().is_empty() {
+            let _ = (&self.woken).read(&mut [0; 64]);
+        }
+        match readable.then(|| self.read()) {
+            Some(Ok(true)) => self.deliver(),
+            Some(Err(end)) => Some(end),
+            Some(Ok(false)) | None => None,
+        }
+    }
+
+    /// Reads what is there; false when nothing is.
+    fn read(&mut self) -> Result<bool, End> {
+        match self.stream.read(&mut self.buffer) {
+            Ok(0) => Err(End::Cut),
+            Ok(count) => {
+                self.decoder.push(&self.buffer[..count]);
+                Ok(true)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(_) => Err(End::Cut),
         }
     }
 
@@ -136,6 +192,7 @@ impl Io {
             };
             let received = {
                 let mut state = self.shared.state.lock();
+                state.reader = Some(thread::current().id());
                 let before = state.link.unacked_bytes();
                 let received = state.link.receive(self.shared.now(), frame);
                 if state.link.unacked_bytes() < before {
@@ -160,6 +217,7 @@ impl Io {
     /// Heartbeats, leftovers and closing; tells whether the socket is too full to take all.
     fn upkeep(&mut self) -> Result<bool, End> {
         let mut state = self.shared.state.lock();
+        state.reader = None;
         match state.link.tick(self.shared.now()) {
             Alive::Yes => {}
             Alive::Silent => return Err(End::Cut),

@@ -7,12 +7,13 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Server, WAIT, connect, message};
 use gt_net::addr::Addr;
+use gt_net::handshake::Role;
 use gt_net::link::Limits;
-use gt_net::peer::Event;
+use gt_net::peer::{Event, HelloOptions, Peer};
 use gt_net::server::ServerOptions;
 
 /// Forwards one port to another until told to cut, and refuses while it is closed.
@@ -89,6 +90,28 @@ fn a_cut_connection_resumes_with_nothing_lost() {
     let seen: Vec<String> = server.seen.try_iter().collect();
     assert!(seen.iter().any(|s| s == "resumed"), "{seen:?}");
     assert!(!seen.iter().any(|s| s.starts_with("gone")), "{seen:?}");
+}
+
+#[test]
+fn a_driver_survives_cuts() {
+    let server = Server::tcp(ServerOptions::default());
+    let proxy = Proxy::start(&server.addr());
+    let count = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counting = count.clone();
+    let on_event = Box::new(move |event| {
+        if let Event::Message(_) = event {
+            counting.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    let (peer, _) = Peer::connect(&proxy.addr, HelloOptions::new(Role::Client), on_event).unwrap();
+    for round in 1..=1000 {
+        peer.send(vec![1; 10]).unwrap();
+        if round % 100 == 50 {
+            proxy.cut();
+        }
+        assert!(peer.drive(Instant::now() + WAIT, || count.load(Ordering::SeqCst) >= round), "round {round}");
+    }
+    assert_eq!(count.load(Ordering::SeqCst), 1000);
 }
 
 #[test]

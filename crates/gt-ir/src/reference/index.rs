@@ -45,7 +45,13 @@ fn taken(x: &HostTensor, index: &HostTensor, dim: usize, out: &Ty, i: usize) -> 
     Ok(ravel(&from, &x.ty.shape))
 }
 
-pub(super) fn take(name: &str, x: &HostTensor, index: &HostTensor, dim: usize, out: &Ty) -> Result<HostTensor> {
+pub(super) fn take(
+    name: &str,
+    x: &HostTensor,
+    index: &HostTensor,
+    dim: usize,
+    out: &Ty,
+) -> Result<HostTensor> {
     check_all(name, index, dim, x.ty.shape[dim], true)?;
     let mut result = HostTensor::zeros(out);
     for i in 0..out.shape.numel() {
@@ -116,9 +122,7 @@ impl Elements {
         self.values[i] = match (mode, self.kind) {
             (ScatterMode::Set, _) => x,
             (ScatterMode::Add, Kind::Float) => Scalar::Float(old.as_f64() + x.as_f64()),
-            (ScatterMode::Add, Kind::Int | Kind::Bool) => {
-                Scalar::Int(old.as_i64().wrapping_add(x.as_i64()))
-            }
+            (ScatterMode::Add, Kind::Int | Kind::Bool) => Scalar::Int(old.as_i64().wrapping_add(x.as_i64())),
             (ScatterMode::Max, Kind::Float) => {
                 Scalar::Float(crate::real::Real::maximum(old.as_f64(), x.as_f64()))
             }

@@ -7,6 +7,7 @@ mod elementwise;
 mod index;
 mod moves;
 mod reduce;
+mod types;
 
 use crate::host::HostTensor;
 use crate::infer::{ArgTy, infer};
@@ -52,14 +53,15 @@ impl<'a> Reads<'a> {
 
 /// The result of one instruction.
 pub fn eval(op: &Op, args: &[RefArg]) -> Result<HostTensor> {
-    let types: Vec<ArgTy> = args
+    let arg_types: Vec<ArgTy> = args
         .iter()
         .map(|arg| match arg {
             RefArg::Val(v) => ArgTy::Val(&v.ty),
             RefArg::Num(_) | RefArg::Data(_) => ArgTy::Num,
         })
         .collect();
-    let ty = infer(op, &types)?;
+    infer(op, &arg_types)?;
+    let ty = types::result(op, args);
     let a = Reads { op, args };
     match op {
         Op::Full { .. } => {
@@ -108,13 +110,9 @@ pub fn eval(op: &Op, args: &[RefArg]) -> Result<HostTensor> {
             Ok(reduce::matmul(a.val(0)?, a.val(1)?, bias, *ta, *tb, &ty))
         }
         Op::Gather { dim } => index::gather(op.text(), a.val(0)?, a.val(1)?, *dim, &ty),
-        Op::Scatter { dim, mode } => {
-            index::scatter(op.text(), a.val(0)?, a.val(1)?, args[2], *dim, *mode)
-        }
+        Op::Scatter { dim, mode } => index::scatter(op.text(), a.val(0)?, a.val(1)?, args[2], *dim, *mode),
         Op::Take { dim } => index::take(op.text(), a.val(0)?, a.val(1)?, *dim, &ty),
-        Op::TakePut { dim, mode } => {
-            index::take_put(op.text(), a.val(0)?, a.val(1)?, a.val(2)?, *dim, *mode)
-        }
+        Op::TakePut { dim, mode } => index::take_put(op.text(), a.val(0)?, a.val(1)?, a.val(2)?, *dim, *mode),
         Op::Softmax { dim } => Ok(reduce::softmax(a.val(0)?, *dim, false)),
         Op::LogSoftmax { dim } => Ok(reduce::softmax(a.val(0)?, *dim, true)),
     }

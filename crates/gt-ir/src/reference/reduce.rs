@@ -100,9 +100,8 @@ pub(super) fn matmul(
         let mut at = at.to_vec();
         (at[rank - 2], at[rank - 1]) = if transposed { (col, row) } else { (row, col) };
         let skip = rank - x.ty.shape.len();
-        let own: Vec<usize> = (skip..rank)
-            .map(|d| if d < rank - 2 && x.ty.shape[d - skip] == 1 { 0 } else { at[d] })
-            .collect();
+        let own: Vec<usize> =
+            (skip..rank).map(|d| if d < rank - 2 && x.ty.shape[d - skip] == 1 { 0 } else { at[d] }).collect();
         x.get(ravel(&own, &x.ty.shape))
     };
     let total = |i: usize| {
@@ -122,8 +121,7 @@ pub(super) fn matmul(
 
 /// Softmax or its logarithm; a 0-d tensor counts as one row of one element.
 pub(super) fn softmax(x: &HostTensor, dim: usize, log: bool) -> HostTensor {
-    let rows =
-        if x.ty.shape.is_empty() { vec![vec![0]] } else { groups(&x.ty.shape, &[dim]) };
+    let rows = if x.ty.shape.is_empty() { vec![vec![0]] } else { groups(&x.ty.shape, &[dim]) };
     let mut result = HostTensor::zeros(&x.ty);
     for row in rows {
         let v: Vec<f64> = row.iter().map(|&i| x.get(i).as_f64()).collect();

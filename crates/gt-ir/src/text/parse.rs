@@ -10,7 +10,8 @@ use std::sync::Arc;
 /// Reads a bound program. What comes back is well formed: its structure and its binding have been checked.
 pub fn parse(text: &str) -> Result<Program> {
     let read = read(text)?;
-    let unbound = |what: &str| crate::Error::Value(format!("text: expected {what} for every line of its kind"));
+    let unbound =
+        |what: &str| crate::Error::Value(format!("text: expected {what} for every line of its kind"));
     let inputs = read.inputs.into_iter().collect::<Option<Vec<_>>>().ok_or_else(|| unbound("`as ID`"))?;
     let outs = read.outs.into_iter().collect::<Option<Vec<_>>>().ok_or_else(|| unbound("`as ID`"))?;
     let slots = read.slots.into_iter().collect::<Option<Vec<_>>>().ok_or_else(|| unbound("`= VALUE`"))?;

@@ -1,0 +1,113 @@
+//! The whole system inside one process: dispatcher, workers and a session, with nothing to configure.
+
+use gt_client::session::{Connect, OnMsg};
+use gt_client::{Link, Session, Settings};
+use gt_dispatcher::{LocalClient, LocalHub, LocalWorker};
+use gt_ir::Result;
+use gt_net::msg::{ClientMsg, SessionWelcome, WorkerId};
+use gt_worker::{Worker, WorkerConfig, backends};
+use parking_lot::Mutex;
+use std::sync::{Arc, OnceLock};
+
+/// Dispatcher and workers of this process.
+pub struct Local {
+    hub: LocalHub,
+    workers: Mutex<Vec<(WorkerId, Arc<Worker>)>>,
+}
+
+impl Local {
+    /// Starts `n` workers on the backend that `GT_BACKEND` names.
+    pub fn start(n: usize) -> Result<Arc<Local>> {
+        let local = Arc::new(Local { hub: LocalHub::new(), workers: Mutex::default() });
+        local.set_workers(n)?;
+        Ok(local)
+    }
+
+    /// How many workers there are.
+    pub fn workers(&self) -> usize {
+        self.workers.lock().len()
+    }
+
+    /// Adds workers, or lets the newest go; tensors on a worker that goes are lost, and using one says so.
+    pub fn set_workers(&self, n: usize) -> Result<()> {
+        if n == 0 {
+            gt_ir::bail!(Value, "gpu_workers: at least one worker is needed, got 0");
+        }
+        let mut workers = self.workers.lock();
+        while workers.len() > n {
+            if let Some((id, worker)) = workers.pop() {
+                self.hub.remove_worker(id, "gpu_workers() reduced the number of workers");
+                drop(worker);
+            }
+        }
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        while workers.len() < n {
+            let threads = (cores / n).max(1) as u32;
+            workers.push(self.add_worker(threads)?);
+        }
+        Ok(())
+    }
+
+    fn add_worker(&self, threads: u32) -> Result<(WorkerId, Arc<Worker>)> {
+        let name = std::env::var("GT_BACKEND").unwrap_or_else(|_| "auto".into());
+        let backend = backends::open(&name, Some(threads))?;
+        let number = self.workers_started();
+        let config = WorkerConfig { name: format!("local-{number}"), threads: backend.threads(), backend };
+        // The worker is made before its way back is known: it says nothing until it was told something.
+        let line: Arc<OnceLock<LocalWorker>> = Arc::default();
+        let back = line.clone();
+        let say = Box::new(move |msg| {
+            if let Some(hub) = back.get() {
+                hub.send(msg);
+            }
+        });
+        let worker = Arc::new(Worker::start(config, say));
+        let hands = worker.clone();
+        let id = self.hub.attach(worker.info(), move |back| {
+            let _ = line.set(back);
+            Box::new(move |cmd| hands.handle(cmd))
+        });
+        Ok((id, worker))
+    }
+
+    fn workers_started(&self) -> u64 {
+        static STARTED: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        STARTED.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// Opens a session.
+    pub fn connect(self: &Arc<Local>, settings: Settings) -> Result<Arc<Session>> {
+        let local = self.clone();
+        let connect: Box<Connect> = Box::new(move |on_msg: OnMsg| -> Result<(Arc<dyn Link>, SessionWelcome)> {
+            let vars = std::env::vars().filter(|(name, _)| name.starts_with("GT_")).collect();
+            let client = local.hub.connect(vars, on_msg);
+            let welcome = client.welcome().clone();
+            Ok((Arc::new(LocalLink { client: Mutex::new(Some(client)), _local: local }), welcome))
+        });
+        Session::open(connect, settings)
+    }
+}
+
+struct LocalLink {
+    client: Mutex<Option<LocalClient>>,
+    /// Keeps the workers while the session lives.
+    _local: Arc<Local>,
+}
+
+impl Link for LocalLink {
+    fn send(&self, msg: ClientMsg) -> Result<()> {
+        match &*self.client.lock() {
+            Some(client) => client.send(msg),
+            None => Err(gt_ir::Error::Connection("this session is closed".into())),
+        }
+    }
+
+    fn close(&self) {
+        let client = self.client.lock().take();
+        drop(client);
+    }
+
+    fn peer(&self) -> String {
+        "in-process".into()
+    }
+}

@@ -1,0 +1,117 @@
+//! `gt replay`: a saved program runs again, on any backend, and its numbers are compared with the reference's.
+
+use gt_ir::host::HostTensor;
+use gt_ir::{Error, Program, Result, bail};
+use gt_worker::backend::HostBytes;
+use gt_worker::backends;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// A file written by gt.debug.save_program.
+    file: PathBuf,
+    /// The backend to run it on: auto, cpu or reference.
+    #[arg(long, default_value = "auto")]
+    backend: String,
+    /// Print the program's text form.
+    #[arg(long)]
+    text: bool,
+}
+
+/// The first bytes of a saved program.
+const MAGIC: &[u8] = b"GTprogram1\n";
+
+/// Writes a program and its inputs, so that anyone can run it again.
+pub fn save(path: &Path, program: &Program, inputs: &[Arc<Vec<u8>>]) -> Result<()> {
+    let body = postcard::to_stdvec(&(program, inputs)).map_err(|e| Error::Runtime(format!("save_program: {e}")))?;
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend(body);
+    std::fs::write(path, bytes)
+        .map_err(|e| Error::Value(format!("save_program: cannot write {}: {e}", path.display())))
+}
+
+/// Reads what `save` wrote.
+pub fn load(path: &Path) -> Result<(Program, Vec<Arc<Vec<u8>>>)> {
+    let bytes =
+        std::fs::read(path).map_err(|e| Error::Value(format!("replay: cannot read {}: {e}", path.display())))?;
+    let Some(body) = bytes.strip_prefix(MAGIC) else {
+        bail!(Value, "replay: {} is no saved program, make one with gt.debug.save_program(path)", path.display());
+    };
+    postcard::from_bytes(body).map_err(|e| Error::Value(format!("replay: {} is damaged: {e}", path.display())))
+}
+
+pub fn run(args: Args) -> Result<i32> {
+    let (program, inputs) = load(&args.file)?;
+    let types = program.structure.check()?;
+    program.check_binding(&types)?;
+    if inputs.len() != program.structure.inputs.len() {
+        bail!(Value, "replay: {} inputs saved, {} expected", inputs.len(), program.structure.inputs.len());
+    }
+    if args.text {
+        print!("{}", gt_ir::text::to_text(&program));
+    }
+    let hosts: Vec<HostTensor> = types
+        .iter()
+        .zip(&inputs)
+        .map(|(ty, data)| {
+            if data.len() != ty.bytes() {
+                bail!(Value, "replay: an input of {ty} has {} bytes", data.len());
+            }
+            Ok(HostTensor { ty: ty.clone(), data: data.to_vec() })
+        })
+        .collect::<Result<_>>()?;
+    let expected = gt_ir::reference::run(&program.structure, &hosts, &program.slots)
+        .map_err(|(instr, e)| e.map_message(|m| format!("instruction {instr} on the reference: {m}")))?;
+    let backend = backends::open(&args.backend, None)?;
+    let plan = backend.compile(&program.structure, &types)?;
+    let mut buffers = Vec::new();
+    for (ty, data) in types.iter().zip(&inputs) {
+        buffers.push(backend.upload(ty, HostBytes::Owned(data.clone()))?);
+    }
+    let outs = plan
+        .run(&mut buffers, &program.slots)
+        .map_err(|e| e.error.map_message(|m| format!("instruction {:?} on {}: {m}", e.instr, backend.name())))?;
+    let mut wrong = 0;
+    println!(
+        "{} instructions, {} inputs, {} results, key {:016x}, on {}",
+        program.structure.instrs.len(),
+        inputs.len(),
+        outs.len(),
+        program.structure.key(),
+        backend.name()
+    );
+    for (i, (out, expected)) in outs.iter().zip(&expected).enumerate() {
+        let data = backend.download(out)?;
+        let got = HostTensor { ty: expected.ty.clone(), data: data.to_vec() };
+        let difference = largest_difference(&got, expected);
+        let verdict = match difference {
+            d if d <= tolerance(expected) => "equal up to rounding",
+            _ => {
+                wrong += 1;
+                "DIFFERENT"
+            }
+        };
+        println!("  TENSOR[{}] {}: largest difference {difference:.3e}, {verdict}", program.outs[i].0, expected.ty);
+    }
+    Ok(if wrong == 0 { 0 } else { 1 })
+}
+
+/// The largest difference of two tensors, relative to the larger of 1 and the expected size.
+fn largest_difference(got: &HostTensor, expected: &HostTensor) -> f64 {
+    (0..expected.ty.shape.numel())
+        .map(|i| (got.get(i).as_f64(), expected.get(i).as_f64()))
+        .map(|(a, b)| if a == b || (a.is_nan() && b.is_nan()) { 0.0 } else { (a - b).abs() / b.abs().max(1.0) })
+        .fold(0.0, |worst, d| if d.is_nan() { f64::INFINITY } else { worst.max(d) })
+}
+
+fn tolerance(t: &HostTensor) -> f64 {
+    use gt_ir::DType;
+    match t.ty.dtype {
+        DType::F16 => 2e-2,
+        DType::BF16 => 1e-1,
+        DType::F32 => 1e-3,
+        DType::F64 => 1e-9,
+        _ => 0.0,
+    }
+}

@@ -1,0 +1,69 @@
+//! `gt worker`.
+
+use crate::{stop_on_signals, token};
+use gt_ir::{Error, Result};
+use gt_net::addr::Addr;
+use gt_worker::remote::{self, DataPlane};
+use gt_worker::{WorkerConfig, backends};
+use std::path::PathBuf;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Host of the server (or GT_SERVER=host:port for both).
+    #[arg(long)]
+    host: Option<String>,
+    /// Port of the server.
+    #[arg(short, long)]
+    port: Option<u16>,
+    /// Unix socket of the server, instead of host and port.
+    #[arg(long)]
+    unix: Option<PathBuf>,
+    /// auto, cpu or reference; `pytorch` and `numpy` are taken as auto and reference (or GT_BACKEND).
+    #[arg(long)]
+    backend: Option<String>,
+    /// CPU threads to use; all cores unless given.
+    #[arg(long)]
+    threads: Option<u32>,
+    /// A name for logs and monitors.
+    #[arg(long)]
+    name: Option<String>,
+    /// File with the server's token (or GT_TOKEN_FILE).
+    #[arg(long)]
+    token_file: Option<PathBuf>,
+    /// Host name under which clients and other workers reach this one.
+    #[arg(long)]
+    advertise: Option<String>,
+    /// Port for tensor bytes; a free one unless given.
+    #[arg(long, default_value_t = 0)]
+    data_port: u16,
+}
+
+impl Args {
+    /// Where the server is: the flags, else `GT_SERVER`, else this host.
+    fn addr(&self) -> Result<Addr> {
+        if let Some(path) = &self.unix {
+            return Ok(Addr::Unix(path.clone()));
+        }
+        let server = std::env::var("GT_SERVER").ok().filter(|v| !v.is_empty());
+        if let (None, None, Some(server)) = (&self.host, self.port, &server) {
+            return server.parse().map_err(|e| Error::Value(format!("GT_SERVER: {e}")));
+        }
+        let host = self.host.clone().unwrap_or_else(|| "localhost".into());
+        Ok(Addr::Tcp(host, self.port.unwrap_or(12345)))
+    }
+}
+
+pub fn run(args: Args) -> Result<i32> {
+    let stop = stop_on_signals()?;
+    let addr = args.addr()?;
+    let token = token::read(args.token_file.as_deref())?;
+    let backend = args.backend.or_else(|| std::env::var("GT_BACKEND").ok()).unwrap_or_else(|| "auto".into());
+    let backend = backends::open(&backend, args.threads)?;
+    let name = args.name.unwrap_or_else(|| format!("worker-{}", std::process::id()));
+    println!("gt worker {name}: {} on {}, {} threads", backend.name(), backend.device(), backend.threads());
+    let config = WorkerConfig { name: name.clone(), threads: backend.threads(), backend };
+    let plane = DataPlane { advertise: args.advertise, port: args.data_port };
+    println!("gt worker {name}: looking for the server at {addr}");
+    remote::run(&addr, token, config, &plane, &stop, &|what| println!("gt worker {name}: {what}"))?;
+    Ok(0)
+}

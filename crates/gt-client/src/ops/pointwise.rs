@@ -1,0 +1,314 @@
+//! Elementwise functions that are compositions: clamping, logic, division modes, classification of floats.
+
+use super::arith::{binary, cast, result_type, select, unary};
+use super::bin;
+use crate::Tensor;
+use gt_ir::{Binary, DType, Kind, Operand, Result, Scalar, Unary, bail};
+
+/// `a + alpha * b`.
+pub fn add(a: &Operand<Tensor>, b: &Operand<Tensor>, alpha: Scalar) -> Result<Tensor> {
+    binary(Binary::Add, a, &scaled("add", b, alpha)?)
+}
+
+/// `a - alpha * b`.
+pub fn sub(a: &Operand<Tensor>, b: &Operand<Tensor>, alpha: Scalar) -> Result<Tensor> {
+    binary(Binary::Sub, a, &scaled("sub", b, alpha)?)
+}
+
+/// `alpha * x`, or `x` itself where alpha is 1.
+pub(crate) fn scaled(op: &str, x: &Operand<Tensor>, alpha: Scalar) -> Result<Operand<Tensor>> {
+    if alpha.as_f64() == 1.0 {
+        return Ok(x.clone());
+    }
+    match x {
+        Operand::Val(t) => {
+            if alpha.kind() == Kind::Float && !t.dtype().is_float() {
+                bail!(
+                    Runtime,
+                    "{op}: for integral input tensors, argument alpha must not be a floating point number."
+                );
+            }
+            bin(Binary::Mul, t, alpha).map(Operand::Val)
+        }
+        Operand::Num(n) if n.kind() == Kind::Float || alpha.kind() == Kind::Float => {
+            Ok(Operand::Num(Scalar::Float(n.as_f64() * alpha.as_f64())))
+        }
+        Operand::Num(n) => Ok(Operand::Num(Scalar::Int(n.as_i64().wrapping_mul(alpha.as_i64())))),
+    }
+}
+
+/// Division; `mode` is none for true division, `"trunc"` or `"floor"` for rounded ones.
+pub fn div(a: &Operand<Tensor>, b: &Operand<Tensor>, mode: Option<&str>) -> Result<Tensor> {
+    match mode {
+        None => binary(Binary::Div, a, b),
+        Some("floor") => binary(Binary::FloorDiv, a, b),
+        Some("trunc") if result_type(a, b).is_float() => {
+            unary(Unary::Trunc, &binary(Binary::Div, a, b)?)
+        }
+        Some("trunc") => {
+            let (size, sign) = (both(Unary::Abs, a, b)?, both(Unary::Sign, a, b)?);
+            let whole = binary(Binary::FloorDiv, &size.0, &size.1)?;
+            bin(Binary::Mul, &whole, &binary(Binary::Mul, &sign.0, &sign.1)?)
+        }
+        Some(other) => bail!(
+            Runtime,
+            "div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '{other}'"
+        ),
+    }
+}
+
+/// A unary op on both operands.
+fn both(op: Unary, a: &Operand<Tensor>, b: &Operand<Tensor>) -> Result<(Operand<Tensor>, Operand<Tensor>)> {
+    let one = |x: &Operand<Tensor>| -> Result<Operand<Tensor>> {
+        Ok(match x {
+            Operand::Val(t) if t.dtype() == DType::Bool => {
+                Operand::Val(unary(op, &cast(t, DType::I64)?)?)
+            }
+            Operand::Val(t) => Operand::Val(unary(op, t)?),
+            Operand::Num(n) if n.kind() == Kind::Float => Operand::Num(Scalar::Float(op.real(n.as_f64()))),
+            Operand::Num(n) => Operand::Num(Scalar::Int(op.int(n.as_i64()))),
+        })
+    };
+    Ok((one(a)?, one(b)?))
+}
+
+/// `a // b` rounded down.
+pub fn floor_divide(a: &Operand<Tensor>, b: &Operand<Tensor>) -> Result<Tensor> {
+    binary(Binary::FloorDiv, a, b)
+}
+
+/// Python's remainder: the sign is that of the divisor.
+pub fn remainder(a: &Operand<Tensor>, b: &Operand<Tensor>) -> Result<Tensor> {
+    binary(Binary::Rem, a, b)
+}
+
+/// C's remainder: the sign is that of the dividend.
+pub fn fmod(a: &Operand<Tensor>, b: &Operand<Tensor>) -> Result<Tensor> {
+    let size = both(Unary::Abs, a, b)?;
+    let sign = both(Unary::Sign, a, a)?.0;
+    let rest = binary(Binary::Rem, &size.0, &size.1)?;
+    bin(Binary::Mul, &rest, sign)
+}
+
+/// `a` to the power `b`.
+pub fn pow(a: &Operand<Tensor>, b: &Operand<Tensor>) -> Result<Tensor> {
+    binary(Binary::Pow, a, b)
+}
+
+/// `x * x`.
+pub fn square(x: &Tensor) -> Result<Tensor> {
+    bin(Binary::Mul, x, x)
+}
+
+/// `1 / x`.
+pub fn reciprocal(x: &Tensor) -> Result<Tensor> {
+    unary(Unary::Recip, x)
+}
+
+/// Logarithm to base 2.
+pub fn log2(x: &Tensor) -> Result<Tensor> {
+    bin(Binary::Div, &unary(Unary::Log, x)?, std::f64::consts::LN_2)
+}
+
+/// Logarithm to base 10.
+pub fn log10(x: &Tensor) -> Result<Tensor> {
+    bin(Binary::Div, &unary(Unary::Log, x)?, std::f64::consts::LN_10)
+}
+
+/// 2 to the power `x`.
+pub fn exp2(x: &Tensor) -> Result<Tensor> {
+    let x = if x.dtype().is_float() { x.clone() } else { cast(x, DType::F32)? };
+    bin(Binary::Pow, 2.0, &x)
+}
+
+pub fn tan(x: &Tensor) -> Result<Tensor> {
+    bin(Binary::Div, &unary(Unary::Sin, x)?, &unary(Unary::Cos, x)?)
+}
+
+pub fn sinh(x: &Tensor) -> Result<Tensor> {
+    let (a, b) = (unary(Unary::Expm1, x)?, unary(Unary::Expm1, &unary(Unary::Neg, &as_float(x)?)?)?);
+    bin(Binary::Mul, &bin(Binary::Sub, &a, &b)?, 0.5)
+}
+
+pub fn cosh(x: &Tensor) -> Result<Tensor> {
+    let (a, b) = (unary(Unary::Exp, x)?, unary(Unary::Exp, &unary(Unary::Neg, &as_float(x)?)?)?);
+    bin(Binary::Mul, &bin(Binary::Add, &a, &b)?, 0.5)
+}
+
+/// `x` less its whole part.
+pub fn frac(x: &Tensor) -> Result<Tensor> {
+    bin(Binary::Sub, x, &unary(Unary::Trunc, x)?)
+}
+
+/// Integers and bools as `f32`, floats as they are.
+pub(crate) fn as_float(x: &Tensor) -> Result<Tensor> {
+    if x.dtype().is_float() { Ok(x.clone()) } else { cast(x, DType::F32) }
+}
+
+/// The larger of two, NaN if either is.
+pub fn maximum(a: &Operand<Tensor>, b: &Operand<Tensor>) -> Result<Tensor> {
+    binary(Binary::Max, a, b)
+}
+
+/// The smaller of two, NaN if either is.
+pub fn minimum(a: &Operand<Tensor>, b: &Operand<Tensor>) -> Result<Tensor> {
+    binary(Binary::Min, a, b)
+}
+
+/// Elements below `min` become `min`, those above `max` become `max`. At a bound the gradient flows to `x`.
+pub fn clamp(x: &Tensor, min: Option<&Operand<Tensor>>, max: Option<&Operand<Tensor>>) -> Result<Tensor> {
+    if min.is_none() && max.is_none() {
+        bail!(Value, "clamp: at least one of 'min' or 'max' must not be None");
+    }
+    let mut out = x.clone();
+    if let Some(lo) = min {
+        let below = binary(Binary::Lt, &(&out).into(), lo)?;
+        out = select(&below, lo, &(&out).into())?;
+    }
+    if let Some(hi) = max {
+        let above = binary(Binary::Gt, &(&out).into(), hi)?;
+        out = select(&above, hi, &(&out).into())?;
+    }
+    Ok(out)
+}
+
+/// True where `x` is not zero.
+pub fn to_bool(x: &Operand<Tensor>) -> Result<Operand<Tensor>> {
+    Ok(match x {
+        Operand::Val(t) if t.dtype() == DType::Bool => x.clone(),
+        Operand::Val(t) => Operand::Val(bin(Binary::Ne, t, Scalar::Int(0))?),
+        Operand::Num(n) => Operand::Num(Scalar::Bool(n.as_bool())),
+    })
+}
+
+pub fn logical_not(x: &Tensor) -> Result<Tensor> {
+    match x.dtype() {
+        DType::Bool => unary(Unary::Not, x),
+        _ => bin(Binary::Eq, x, Scalar::Int(0)),
+    }
+}
+
+pub fn logical_and(a: &Operand<Tensor>, b: &Operand<Tensor>) -> Result<Tensor> {
+    binary(Binary::And, &to_bool(a)?, &to_bool(b)?)
+}
+
+pub fn logical_or(a: &Operand<Tensor>, b: &Operand<Tensor>) -> Result<Tensor> {
+    binary(Binary::Or, &to_bool(a)?, &to_bool(b)?)
+}
+
+pub fn logical_xor(a: &Operand<Tensor>, b: &Operand<Tensor>) -> Result<Tensor> {
+    binary(Binary::Xor, &to_bool(a)?, &to_bool(b)?)
+}
+
+/// Bitwise not of integers, logical not of bool.
+pub fn bitwise_not(x: &Tensor) -> Result<Tensor> {
+    unary(Unary::Not, x)
+}
+
+/// True where an element is not a number.
+pub fn isnan(x: &Tensor) -> Result<Tensor> {
+    bin(Binary::Ne, x, x)
+}
+
+/// True where an element is an infinity.
+pub fn isinf(x: &Tensor) -> Result<Tensor> {
+    if !x.dtype().is_float() {
+        return bin(Binary::Ne, x, x);
+    }
+    bin(Binary::Eq, &unary(Unary::Abs, x)?, f64::INFINITY)
+}
+
+/// True where an element is neither NaN nor an infinity.
+pub fn isfinite(x: &Tensor) -> Result<Tensor> {
+    if !x.dtype().is_float() {
+        return bin(Binary::Eq, x, x);
+    }
+    bin(Binary::Lt, &unary(Unary::Abs, x)?, f64::INFINITY)
+}
+
+/// NaN and infinities replaced by numbers; by default 0 and the largest finite ones.
+pub fn nan_to_num(x: &Tensor, nan: f64, posinf: Option<f64>, neginf: Option<f64>) -> Result<Tensor> {
+    let largest = match x.dtype() {
+        DType::F16 => 65504.0,
+        DType::BF16 => 3.389_531_389_251_535_5e38,
+        DType::F32 => f32::MAX as f64,
+        DType::F64 => f64::MAX,
+        DType::Bool | DType::U8 | DType::I8 | DType::I16 | DType::I32 | DType::I64 => {
+            return super::moves::clone(x);
+        }
+    };
+    let x1 = select(&isnan(x)?, &nan.into(), &x.into())?;
+    let top = bin(Binary::Eq, x, f64::INFINITY)?;
+    let x2 = select(&top, &posinf.unwrap_or(largest).into(), &(&x1).into())?;
+    let bottom = bin(Binary::Eq, x, f64::NEG_INFINITY)?;
+    select(&bottom, &neginf.unwrap_or(-largest).into(), &(&x2).into())
+}
+
+/// True where `|a - b| <= atol + rtol * |b|`.
+pub fn isclose(a: &Tensor, b: &Tensor, rtol: f64, atol: f64, equal_nan: bool) -> Result<Tensor> {
+    if a.dtype() != b.dtype() {
+        bail!(Runtime, "isclose: {} did not match {}", a.dtype().name(), b.dtype().name());
+    }
+    let mut same = bin(Binary::Eq, a, b)?;
+    if equal_nan && a.dtype().is_float() {
+        let both_nan = bin(Binary::And, &isnan(a)?, &isnan(b)?)?;
+        same = bin(Binary::Or, &same, &both_nan)?;
+    }
+    let (fa, fb) = (as_float(a)?, as_float(b)?);
+    let gap = unary(Unary::Abs, &bin(Binary::Sub, &fa, &fb)?)?;
+    let allowed = bin(Binary::Mul, &unary(Unary::Abs, &fb)?, rtol)?;
+    let near = bin(Binary::Le, &gap, &bin(Binary::Add, &allowed, atol)?)?;
+    let near = bin(Binary::And, &near, &isfinite(&gap)?)?;
+    bin(Binary::Or, &same, &near)
+}
+
+/// `a + weight * (b - a)`.
+pub fn lerp(a: &Tensor, b: &Tensor, weight: &Operand<Tensor>) -> Result<Tensor> {
+    let gap = bin(Binary::Sub, b, a)?;
+    let from_a = |w: &Operand<Tensor>| bin(Binary::Add, a, &binary(Binary::Mul, w, &(&gap).into())?);
+    let from_b = |w: &Operand<Tensor>| bin(Binary::Sub, b, &binary(Binary::Mul, w, &(&gap).into())?);
+    match weight {
+        Operand::Num(w) if w.as_f64() < 0.5 => from_a(weight),
+        Operand::Num(w) => from_b(&(1.0 - w.as_f64()).into()),
+        Operand::Val(w) => {
+            let rest = bin(Binary::Sub, 1.0, w)?;
+            let (low, high) = (from_a(weight)?, from_b(&(&rest).into())?);
+            let near_a = bin(Binary::Lt, &unary(Unary::Abs, w)?, 0.5)?;
+            select(&near_a, &(&low).into(), &(&high).into())
+        }
+    }
+}
+
+/// `x + value * a * b`.
+pub fn addcmul(x: &Tensor, a: &Operand<Tensor>, b: &Operand<Tensor>, value: Scalar) -> Result<Tensor> {
+    let product = binary(Binary::Mul, a, b)?;
+    add(&x.into(), &(&product).into(), value)
+}
+
+/// `x + value * a / b`.
+pub fn addcdiv(x: &Tensor, a: &Operand<Tensor>, b: &Operand<Tensor>, value: Scalar) -> Result<Tensor> {
+    let ratio = binary(Binary::Div, a, b)?;
+    add(&x.into(), &(&ratio).into(), value)
+}
+
+/// `x * log(y)`, zero where `x` is zero.
+pub fn xlogy(x: &Tensor, y: &Tensor) -> Result<Tensor> {
+    let zero = bin(Binary::Eq, x, Scalar::Int(0))?;
+    let safe = select(&zero, &1.0.into(), &y.into())?;
+    bin(Binary::Mul, x, &unary(Unary::Log, &safe)?)
+}
+
+/// Elements of `a` where `cond` holds, else of `b`.
+pub fn where_(cond: &Tensor, a: &Operand<Tensor>, b: &Operand<Tensor>) -> Result<Tensor> {
+    let cond = if cond.dtype() == DType::U8 { cast(cond, DType::Bool)? } else { cond.clone() };
+    select(&cond, a, b)
+}
+
+/// True if all elements and the shapes are equal; waits for the answer.
+pub fn equal(a: &Tensor, b: &Tensor) -> Result<bool> {
+    if a.shape() != b.shape() {
+        return Ok(false);
+    }
+    let same = super::reduce::all(&bin(Binary::Eq, a, b)?, &[], false)?;
+    Ok(same.item()?.as_bool())
+}

@@ -1,0 +1,169 @@
+//! A link to a server: messages over a socket, tensor bytes straight to and from the workers (C11).
+
+use crate::session::{Link, OnMsg, Session, Settings};
+use gt_ir::{Error, Result, TensorId};
+use gt_net::addr::Addr;
+use gt_net::bulk::BulkClient;
+use gt_net::handshake::Role;
+use gt_net::intern::{Interner, decode, encode_client};
+use gt_net::msg::{Bytes, ClientMsg, Failure, INLINE_BYTES, Payload, SessionMsg, SessionWelcome, Value};
+use gt_net::peer::{Event, HelloOptions, Peer};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, OnceLock};
+
+/// Connects to a server and opens a session there.
+pub fn connect(addr: &str, token: Option<String>, settings: Settings) -> Result<Arc<Session>> {
+    let addr: Addr = addr.parse().map_err(|e| Error::Value(format!("connect: {e}")))?;
+    Session::open(Box::new(move |on_msg| open(addr, token, on_msg)), settings)
+}
+
+/// What the socket's thread and the bulk threads share.
+struct Road {
+    peer: OnceLock<Peer>,
+    interner: Mutex<Interner>,
+    bulk: Arc<BulkClient>,
+    /// Bytes that wait for a grant.
+    uploads: Mutex<HashMap<TensorId, Bytes>>,
+    on_msg: Mutex<OnMsg>,
+    addr: Addr,
+}
+
+struct RemoteLink {
+    road: Arc<Road>,
+}
+
+fn open(addr: Addr, token: Option<String>, on_msg: OnMsg) -> Result<(Arc<dyn Link>, SessionWelcome)> {
+    let road = Arc::new(Road {
+        peer: OnceLock::new(),
+        interner: Mutex::new(Interner::new()),
+        bulk: BulkClient::new(),
+        uploads: Mutex::default(),
+        on_msg: Mutex::new(on_msg),
+        addr: addr.clone(),
+    });
+    let uploads = bulk_thread("gt-upload", &road)?;
+    let downloads = bulk_thread("gt-download", &road)?;
+    let receiver = road.clone();
+    let on_event = Box::new(move |event| receiver.receive(event, &uploads, &downloads));
+    let options = HelloOptions { token, ..HelloOptions::new(Role::Client) };
+    let (peer, welcome) =
+        Peer::connect(&addr, options, on_event).map_err(|e| Error::Connection(e.to_string()))?;
+    let session: SessionWelcome = decode(&welcome.body)?;
+    let _ = road.peer.set(peer);
+    Ok((Arc::new(RemoteLink { road }), session))
+}
+
+/// A transfer to be made aside, so that control messages never wait for bytes.
+type Job = Box<dyn FnOnce(&Road) + Send>;
+
+fn bulk_thread(name: &str, road: &Arc<Road>) -> Result<Sender<Job>> {
+    let (send, jobs) = channel::<Job>();
+    let road = Arc::downgrade(road);
+    std::thread::Builder::new()
+        .name(name.into())
+        .spawn(move || {
+            for job in jobs {
+                let Some(road) = road.upgrade() else { return };
+                job(&road);
+            }
+        })
+        .map_err(|e| Error::Runtime(format!("connect: cannot start a thread: {e}")))?;
+    Ok(send)
+}
+
+impl Road {
+    fn receive(&self, event: Event, uploads: &Sender<Job>, downloads: &Sender<Job>) {
+        match event {
+            Event::Message(bytes) => match decode::<SessionMsg>(&bytes) {
+                Ok(msg) => self.take(msg, uploads, downloads),
+                Err(e) => {
+                    self.fatal(format!("the server at {} sent what this client cannot read: {e}", self.addr))
+                }
+            },
+            Event::Cut | Event::Resumed => {}
+            Event::Lost(reason) => {
+                self.fatal(format!("the connection to the server at {} is lost: {reason}", self.addr))
+            }
+        }
+    }
+
+    fn take(&self, msg: SessionMsg, uploads: &Sender<Job>, downloads: &Sender<Job>) {
+        match msg {
+            SessionMsg::Grant { tensor, at, ticket } => {
+                let _ = uploads.send(Box::new(move |road| {
+                    let Some(data) = road.uploads.lock().remove(&tensor) else { return };
+                    if road.bulk.put(&at, &ticket, &data).is_err() {
+                        // No direct way: the server relays.
+                        let _ = road.send(&ClientMsg::Relay { tensor, data });
+                    }
+                }));
+            }
+            SessionMsg::Update { completed, values, failures } => {
+                let (bulk, ready): (Vec<Value>, Vec<Value>) =
+                    values.into_iter().partition(|v| matches!(v.result, Ok(Payload::Bulk { .. })));
+                (self.on_msg.lock())(SessionMsg::Update { completed, values: ready, failures });
+                for value in bulk {
+                    let _ = downloads.send(Box::new(move |road| road.download(value)));
+                }
+            }
+            other => (self.on_msg.lock())(other),
+        }
+    }
+
+    fn download(&self, value: Value) {
+        let Ok(Payload::Bulk { at, ticket }) = value.result else { return };
+        match self.bulk.get_vec(&at, &ticket) {
+            Ok(bytes) => {
+                let result = Ok(Payload::Inline(Arc::new(bytes)));
+                let values = vec![Value { req: value.req, result }];
+                (self.on_msg.lock())(SessionMsg::Update { completed: 0, values, failures: Vec::new() });
+            }
+            Err(error) => {
+                let asked =
+                    self.send(&ClientMsg::FetchRelay { req: value.req, tensor: TensorId(ticket.tensor) });
+                if asked.is_err() {
+                    let error = Error::Connection(error.to_string());
+                    let result = Err(Failure { root: 0, instr: None, error });
+                    let values = vec![Value { req: value.req, result }];
+                    (self.on_msg.lock())(SessionMsg::Update { completed: 0, values, failures: Vec::new() });
+                }
+            }
+        }
+    }
+
+    fn send(&self, msg: &ClientMsg) -> Result<()> {
+        let Some(peer) = self.peer.get() else { return Err(Error::Connection("not connected".into())) };
+        // Encoding and sending under one lock: the receiver's interner must see the same order.
+        let mut interner = self.interner.lock();
+        let bytes = encode_client(msg, &mut interner);
+        peer.send(bytes).map_err(|e| Error::Connection(format!("server at {}: {e}", self.addr)))
+    }
+
+    fn fatal(&self, message: String) {
+        (self.on_msg.lock())(SessionMsg::Fatal { error: Error::Connection(message) });
+    }
+}
+
+impl Link for RemoteLink {
+    fn send(&self, msg: ClientMsg) -> Result<()> {
+        match msg {
+            ClientMsg::Upload { tensor, ty, data: Some(data) } if data.len() > INLINE_BYTES => {
+                self.road.uploads.lock().insert(tensor, data);
+                self.road.send(&ClientMsg::Upload { tensor, ty, data: None })
+            }
+            other => self.road.send(&other),
+        }
+    }
+
+    fn close(&self) {
+        if let Some(peer) = self.road.peer.get() {
+            peer.close();
+        }
+    }
+
+    fn peer(&self) -> String {
+        self.road.addr.to_string()
+    }
+}

@@ -1,0 +1,392 @@
+//! What a client says: programs are checked, placed, and sent on with what they need.
+
+use super::Cx;
+use super::session::{Asked, Holder, Pending, Session, Tensor, no_workers};
+use gt_ir::{Program, Result, Slot, TensorId, Ty, bail};
+use gt_net::msg::{Batch, Bytes, ClientMsg, Failure, Fetch, Run, SessionMsg, Value, WorkerCmd, WorkerId};
+use smallvec::SmallVec;
+
+/// What one client message becomes: a batch per worker, in order of first use.
+type Parts = SmallVec<[(WorkerId, Batch); 1]>;
+
+fn part(parts: &mut Parts, worker: WorkerId) -> &mut Batch {
+    let at = parts.iter().position(|(w, _)| *w == worker).unwrap_or_else(|| {
+        parts.push((worker, Batch::default()));
+        parts.len() - 1
+    });
+    &mut parts[at].1
+}
+
+impl Session {
+    /// Takes a message, or keeps it until there is a worker. An error ends the session.
+    pub(super) fn message(&mut self, message: ClientMsg, cx: &mut Cx) -> Result<()> {
+        self.counters.messages += 1;
+        if self.logs(cx) {
+            self.note_client_msg(cx, &message);
+        }
+        if cx.pool.is_empty() || self.is_held() { self.hold(message, cx) } else { self.act(message, cx) }
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        !self.held.messages.is_empty()
+    }
+
+    fn hold(&mut self, message: ClientMsg, cx: &mut Cx) -> Result<()> {
+        let held = &mut self.held;
+        held.bytes += match &message {
+            ClientMsg::Batch(batch) => {
+                held.runs += batch.runs.len() as u64;
+                if !batch.fetches.is_empty() {
+                    held.looked.get_or_insert(cx.now);
+                }
+                batch.runs.iter().map(|r| program_bytes(&r.program)).sum::<u64>() + 64
+            }
+            ClientMsg::Upload { data, .. } => data.as_ref().map_or(0, |d| d.len() as u64) + 64,
+            ClientMsg::Relay { data, .. } => data.len() as u64 + 64,
+            ClientMsg::Sync { .. } => {
+                held.synced.get_or_insert(cx.now);
+                64
+            }
+            ClientMsg::FetchRelay { .. } | ClientMsg::Stats { .. } | ClientMsg::Bye => 64,
+        };
+        // A client out of credit waits for programs to finish, as one that asked does.
+        if held.runs >= cx.config.credit_programs {
+            held.synced.get_or_insert(cx.now);
+        }
+        if held.bytes > cx.config.max_held_bytes || held.runs > cx.config.max_unfinished as u64 {
+            return Err(no_workers(&cx.config.address));
+        }
+        held.messages.push_back(message);
+        *cx.wants_tick = true;
+        Ok(())
+    }
+
+    /// Takes the messages that were kept. Without a worker their programs fail.
+    pub(super) fn release(&mut self, cx: &mut Cx) -> Result<()> {
+        let held = std::mem::take(&mut self.held);
+        held.messages.into_iter().try_for_each(|message| self.act(message, cx))
+    }
+
+    fn act(&mut self, message: ClientMsg, cx: &mut Cx) -> Result<()> {
+        match message {
+            ClientMsg::Batch(batch) => self.batch(batch, cx),
+            ClientMsg::Upload { tensor, ty, data } => self.upload(tensor, ty, data, cx),
+            ClientMsg::Relay { tensor, data } => self.relay(tensor, data, cx),
+            ClientMsg::FetchRelay { req, tensor } => self.fetch_relay(req, tensor, cx),
+            ClientMsg::Sync { seq } if seq > self.last_seq => {
+                bail!(Value, "sync: program {seq} was never sent, the last one is {}", self.last_seq)
+            }
+            ClientMsg::Sync { seq } => {
+                self.sync = self.sync.max(Some(seq));
+                Ok(())
+            }
+            // These are the machine's.
+            ClientMsg::Stats { .. } | ClientMsg::Bye => Ok(()),
+        }
+    }
+
+    fn batch(&mut self, batch: Batch, cx: &mut Cx) -> Result<()> {
+        let mut parts = Parts::new();
+        for run in batch.runs {
+            self.run(run, &mut parts, cx)?;
+        }
+        for fetch in batch.fetches {
+            self.fetch(fetch, &mut parts, cx)?;
+        }
+        for id in batch.frees {
+            if self.tensors.get(&id).is_some_and(|t| t.freed_by == 0) {
+                self.drop_tensor(cx, id, None);
+            }
+        }
+        for (worker, batch) in parts {
+            self.send_part(worker, batch, cx);
+        }
+        *cx.wants_tick |= !self.frees.is_empty();
+        Ok(())
+    }
+
+    pub(super) fn send_part(&mut self, worker: WorkerId, mut batch: Batch, cx: &mut Cx) {
+        if let Some(frees) = self.frees.remove(&worker) {
+            batch.frees.extend(frees);
+        }
+        self.to_worker(cx, worker, WorkerCmd::Batch { session: self.id, batch });
+    }
+
+    fn run(&mut self, run: Run, parts: &mut Parts, cx: &mut Cx) -> Result<()> {
+        let Run { seq, mut program } = run;
+        if seq != self.last_seq + 1 {
+            bail!(Value, "program: it has number {seq}, expected {}", self.last_seq + 1);
+        }
+        if self.pending.len() >= cx.config.max_unfinished {
+            bail!(Value, "program: {} programs are unfinished, the client ignores its credit", self.pending.len());
+        }
+        let types = cx.checked.check(&mut program)?;
+        program.check_binding(&types)?;
+        self.last_seq = seq;
+        self.counters.programs += 1;
+        self.counters.instructions += program.structure.instrs.len() as u64;
+        let poison = self.check_inputs(seq, &program)?;
+        let failure = match poison {
+            Some(failure) => Some(failure),
+            None => match self.place(&program, cx) {
+                Some(worker) => {
+                    self.send(seq, program, &types, worker, parts, cx)?;
+                    return Ok(());
+                }
+                None => Some(Failure { root: seq, instr: None, error: no_workers(&cx.config.address) }),
+            },
+        };
+        self.fail_here(seq, &program, &types, failure)
+    }
+
+    /// Checks that every input is there, of the right type, once. Gives the root cause if one has no value.
+    fn check_inputs(&mut self, seq: u64, program: &Program) -> Result<Option<Failure>> {
+        let mut poison = None;
+        for (id, input) in program.inputs.iter().zip(&program.structure.inputs) {
+            let Some(tensor) = self.tensors.get_mut(id) else {
+                bail!(Value, "program {seq}: it reads tensor {}, which does not exist", id.0)
+            };
+            if tensor.ty != input.ty {
+                bail!(Value, "program {seq}: tensor {} is {}, not {}", id.0, tensor.ty, input.ty);
+            }
+            if tensor.freed_by != 0 {
+                bail!(Value, "program {seq}: tensor {} was freed by program {}", id.0, tensor.freed_by);
+            }
+            if tensor.read_by == seq {
+                bail!(Value, "program {seq}: tensor {} is an input twice", id.0);
+            }
+            tensor.read_by = seq;
+            if let (None, Some(why)) = (&poison, &tensor.poison) {
+                poison = Some((**why).clone());
+            }
+        }
+        Ok(poison)
+    }
+
+    fn add_out(&mut self, id: TensorId, tensor: Tensor) -> Result<()> {
+        if self.tensors.insert(id, tensor).is_some() {
+            bail!(Value, "tensor {} is written twice", id.0);
+        }
+        Ok(())
+    }
+
+    /// A program that cannot run anywhere: its results get the root cause, and its frees are not carried out (C5).
+    fn fail_here(&mut self, seq: u64, program: &Program, types: &[Ty], failure: Option<Failure>) -> Result<()> {
+        let Some(failure) = failure else { return Ok(()) };
+        for (&id, &out) in program.outs.iter().zip(&program.structure.outs) {
+            let mut tensor = Tensor::new(types[out as usize].clone());
+            tensor.poison = Some(Box::new(failure.clone()));
+            self.add_out(id, tensor)?;
+        }
+        self.news.failures.push((seq, failure));
+        Ok(())
+    }
+
+    /// The worker a program is to run on: home if its inputs are there, else where most of their bytes are.
+    fn place(&mut self, program: &Program, cx: &mut Cx) -> Option<WorkerId> {
+        if self.spread {
+            return cx.pool.least_loaded();
+        }
+        let home = self.home(cx)?;
+        let mut bytes: SmallVec<[(WorkerId, u64); 4]> = SmallVec::new();
+        let mut all_home = true;
+        for id in &program.inputs {
+            let Some(tensor) = self.tensors.get(id) else { continue };
+            all_home &= tensor.is_at(home);
+            for holder in &tensor.holders {
+                match bytes.iter_mut().find(|(w, _)| *w == holder.worker) {
+                    Some((_, n)) => *n += tensor.bytes(),
+                    None => bytes.push((holder.worker, tensor.bytes())),
+                }
+            }
+        }
+        if all_home {
+            return Some(home);
+        }
+        let best = bytes.into_iter().max_by_key(|(w, n)| (*n, *w == home, std::cmp::Reverse(*w)));
+        Some(best.map_or(home, |(w, _)| w))
+    }
+
+    fn home(&mut self, cx: &mut Cx) -> Option<WorkerId> {
+        if self.home.is_none() {
+            self.home = cx.pool.least_loaded();
+            if let Some(worker) = self.home.and_then(|id| cx.pool.get_mut(id)) {
+                worker.homes += 1;
+            }
+        }
+        self.home
+    }
+
+    /// Sends a program to a worker, after what it needs from others.
+    fn send(
+        &mut self,
+        seq: u64,
+        mut program: Program,
+        types: &[Ty],
+        worker: WorkerId,
+        parts: &mut Parts,
+        cx: &mut Cx,
+    ) -> Result<()> {
+        for &id in &program.inputs {
+            self.bring(id, worker, parts, cx);
+        }
+        for (&id, &out) in program.outs.iter().zip(&program.structure.outs) {
+            let mut tensor = Tensor::new(types[out as usize].clone());
+            tensor.holders.push(Holder { worker, moving: None });
+            cx.pool.hold(worker, tensor.bytes());
+            self.add_out(id, tensor)?;
+        }
+        let dying = program.inputs.iter().zip(&program.structure.inputs).filter(|(_, i)| i.dies).map(|(id, _)| id);
+        let mut frees = Vec::with_capacity(program.frees.len());
+        let mut here = true;
+        for &id in program.frees.iter().chain(dying) {
+            let Some(tensor) = self.tensors.get_mut(&id) else {
+                here = false;
+                continue;
+            };
+            if tensor.freed_by == 0 {
+                tensor.freed_by = seq;
+                frees.push(id);
+            }
+            here &= tensor.is_at(worker);
+        }
+        if !here {
+            program.frees.retain(|id| self.tensors.get(id).is_some_and(|t| t.is_at(worker)));
+        }
+        self.pending.insert(seq, Pending { worker, outs: program.outs.clone(), frees });
+        if let Some(state) = cx.pool.get_mut(worker) {
+            state.queued += 1;
+        }
+        part(parts, worker).runs.push(Run { seq, program });
+        Ok(())
+    }
+
+    /// Has a copy of a tensor brought to a worker that has none.
+    fn bring(&mut self, id: TensorId, goal: WorkerId, parts: &mut Parts, cx: &mut Cx) {
+        let Some(tensor) = self.tensors.get_mut(&id) else { return };
+        if tensor.is_at(goal) {
+            return;
+        }
+        let Some(source) = tensor.source() else { return };
+        tensor.holders.push(Holder { worker: goal, moving: Some(source) });
+        let (ty, bytes) = (tensor.ty.clone(), tensor.bytes());
+        cx.pool.hold(goal, bytes);
+        // What writes the tensor goes out before it is sent.
+        if let Some(at) = parts.iter().position(|(w, _)| *w == source) {
+            let (_, batch) = parts.remove(at);
+            self.send_part(source, batch, cx);
+        }
+        self.counters.moves += 1;
+        self.counters.moved_bytes += bytes;
+        self.send_copy(id, bytes, source, goal, cx);
+        self.to_worker(cx, goal, WorkerCmd::Expect { session: self.id, tensor: id, ty });
+    }
+
+    pub(super) fn send_copy(&mut self, id: TensorId, bytes: u64, from: WorkerId, goal: WorkerId, cx: &mut Cx) {
+        let expires = cx.config.epoch_ms + cx.now + cx.config.ticket_ms;
+        let to = cx.pool.grant(goal, self.id, id, bytes, expires);
+        let command = WorkerCmd::Send { session: self.id, tensor: id, goal: Some(goal), to };
+        self.to_worker(cx, from, command);
+    }
+
+    fn fetch(&mut self, fetch: Fetch, parts: &mut Parts, cx: &mut Cx) -> Result<()> {
+        let Some(tensor) = self.tensors.get(&fetch.tensor) else {
+            bail!(Value, "fetch: tensor {} does not exist", fetch.tensor.0)
+        };
+        if tensor.freed_by != 0 {
+            bail!(Value, "fetch: tensor {} was freed by program {}", fetch.tensor.0, tensor.freed_by);
+        }
+        if let Some(why) = &tensor.poison {
+            let result = Err((**why).clone());
+            self.news.values.push(Value { req: fetch.req, result });
+            return Ok(());
+        }
+        let at_hand = tensor.holders.iter().find(|h| parts.iter().any(|(w, _)| *w == h.worker));
+        let Some(worker) = at_hand.map(|h| h.worker).or(tensor.source()) else {
+            // Kept by I5; answered all the same.
+            let error = no_workers(&cx.config.address);
+            let result = Err(Failure { root: 0, instr: None, error });
+            self.news.values.push(Value { req: fetch.req, result });
+            return Ok(());
+        };
+        let asked = Asked { worker, tensor: fetch.tensor };
+        if self.fetches.insert(fetch.req, asked).is_some() {
+            bail!(Value, "fetch: request {} was made twice", fetch.req);
+        }
+        part(parts, worker).fetches.push(fetch);
+        Ok(())
+    }
+
+    fn upload(&mut self, id: TensorId, ty: Ty, data: Option<Bytes>, cx: &mut Cx) -> Result<()> {
+        ty.shape.check("upload", ty.dtype)?;
+        let bytes = ty.bytes() as u64;
+        if let Some(data) = data.as_ref().filter(|d| d.len() as u64 != bytes) {
+            bail!(Value, "upload: got {} bytes for a tensor of {ty}, expected {bytes}", data.len());
+        }
+        let mut tensor = Tensor::new(ty.clone());
+        tensor.uploading = data.is_none();
+        let worker = if self.spread { cx.pool.least_loaded() } else { self.home(cx) };
+        let Some(worker) = worker else {
+            let error = no_workers(&cx.config.address);
+            tensor.poison = Some(Box::new(Failure { root: 0, instr: None, error }));
+            return self.add_out(id, tensor);
+        };
+        tensor.holders.push(Holder { worker, moving: None });
+        cx.pool.hold(worker, bytes);
+        self.add_out(id, tensor)?;
+        let session = self.id;
+        match data {
+            Some(data) => self.to_worker(cx, worker, WorkerCmd::Upload { session, tensor: id, ty, data }),
+            None => {
+                let expires = cx.config.epoch_ms + cx.now + cx.config.ticket_ms;
+                let Some((at, ticket)) = cx.pool.grant(worker, session, id, bytes, expires) else {
+                    bail!(Connection, "upload: the worker has no bulk plane, the bytes must come with the message");
+                };
+                self.to_worker(cx, worker, WorkerCmd::Expect { session, tensor: id, ty });
+                self.to_client(cx, SessionMsg::Grant { tensor: id, at, ticket });
+            }
+        }
+        Ok(())
+    }
+
+    fn relay(&mut self, id: TensorId, data: Bytes, cx: &mut Cx) -> Result<()> {
+        // A tensor may have been dropped while its bytes were on their way.
+        let Some(tensor) = self.tensors.get_mut(&id) else { return Ok(()) };
+        if !tensor.uploading || data.len() as u64 != tensor.bytes() {
+            bail!(Value, "relay: {} bytes for tensor {}, which does not wait for them", data.len(), id.0);
+        }
+        tensor.uploading = false;
+        if let (None, Some(worker)) = (&tensor.poison, tensor.source()) {
+            let ty = tensor.ty.clone();
+            self.to_worker(cx, worker, WorkerCmd::Upload { session: self.id, tensor: id, ty, data });
+        }
+        Ok(())
+    }
+
+    fn fetch_relay(&mut self, req: u64, id: TensorId, cx: &mut Cx) -> Result<()> {
+        let granted = self.granted.iter().find(|(r, _)| *r == req).map(|(_, w)| *w);
+        let holder = || self.tensors.get(&id).and_then(Tensor::source);
+        match granted.or_else(holder).filter(|w| cx.pool.get(*w).is_some()) {
+            Some(worker) => {
+                self.relays.push((worker, id, req));
+                let command = WorkerCmd::Send { session: self.id, tensor: id, goal: None, to: None };
+                self.to_worker(cx, worker, command);
+            }
+            None => {
+                let error = gt_ir::Error::Connection("fetch: the worker that had the value is gone".into());
+                self.news.values.push(Value { req, result: Err(Failure { root: 0, instr: None, error }) });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// About how many bytes a program takes.
+pub(super) fn program_bytes(program: &Program) -> u64 {
+    let data = |slot: &Slot| match slot {
+        Slot::Num(_) => 9,
+        Slot::Data(bytes) => bytes.len() as u64,
+    };
+    let ids = program.inputs.len() + program.outs.len() + program.frees.len();
+    ids as u64 * 4 + program.slots.iter().map(data).sum::<u64>() + 16
+}

@@ -1,0 +1,273 @@
+//! What workers say, what becomes of a session when one is lost, and what its client is told.
+
+use super::Cx;
+use super::session::{Asked, Holder, Session, no_workers};
+use gt_ir::{Error, Result, TensorId};
+use gt_net::msg::{
+    Batch, Bytes, ClientMsg, Failure, Fetch, Payload, SessionMsg, Value, WorkerCmd, WorkerId,
+};
+
+/// Frees that may wait for the next message to a worker.
+const MAX_FREES: usize = 1024;
+
+impl Session {
+    /// Programs have finished and values have come. What does not fit what was asked of the worker is ignored.
+    pub(super) fn worker_update(
+        &mut self,
+        worker: WorkerId,
+        finished: Vec<u64>,
+        values: Vec<Value>,
+        mut failures: Vec<(u64, Failure)>,
+        cx: &mut Cx,
+    ) {
+        self.counters.messages += 1;
+        if self.logs(cx) {
+            self.note_update(cx, worker, &finished, &values, &failures);
+        }
+        failures.retain(|(seq, _)| self.pending.get(seq).is_some_and(|p| p.worker == worker));
+        for (seq, failure) in failures {
+            self.failed(seq, failure, cx);
+        }
+        for seq in finished {
+            if self.pending.get(&seq).is_some_and(|p| p.worker == worker) {
+                self.succeeded(seq, cx);
+            }
+        }
+        for value in values {
+            if self.fetches.get(&value.req).is_some_and(|a| a.worker == worker) {
+                self.fetches.remove(&value.req);
+                if let Ok(Payload::Bulk { .. }) = value.result {
+                    self.granted(value.req, worker);
+                }
+                self.news.values.push(value);
+            }
+        }
+    }
+
+    fn succeeded(&mut self, seq: u64, cx: &mut Cx) {
+        let Some(done) = self.pending.remove(&seq) else { return };
+        if let Some(worker) = cx.pool.get_mut(done.worker) {
+            worker.queued -= 1;
+        }
+        for id in done.frees {
+            self.drop_tensor(cx, id, Some(done.worker));
+        }
+    }
+
+    /// The program's results get the root cause; what it would have freed stays (C5).
+    fn failed(&mut self, seq: u64, failure: Failure, cx: &mut Cx) {
+        let Some(done) = self.pending.remove(&seq) else { return };
+        if let Some(worker) = cx.pool.get_mut(done.worker) {
+            worker.queued -= 1;
+        }
+        for id in done.outs {
+            if let Some(tensor) = self.tensors.get_mut(&id) {
+                tensor.poison = Some(Box::new(failure.clone()));
+            }
+        }
+        for id in done.frees {
+            if let Some(tensor) = self.tensors.get_mut(&id) {
+                tensor.freed_by = 0;
+            }
+        }
+        self.news.failures.push((seq, failure));
+    }
+
+    /// A `Send` is done: the copy has arrived, or is here to be passed on, or will never come.
+    pub(super) fn moved(
+        &mut self,
+        from: WorkerId,
+        id: TensorId,
+        goal: Option<WorkerId>,
+        result: Result<Option<Bytes>, Failure>,
+        cx: &mut Cx,
+    ) {
+        self.counters.messages += 1;
+        if self.logs(cx) {
+            self.note_moved(cx, from, id, goal, &result);
+        }
+        let Some(goal) = goal else { return self.relayed(from, id, result) };
+        let Some(tensor) = self.tensors.get_mut(&id) else { return };
+        let moving = tensor.holders.iter_mut().find(|h| h.worker == goal && h.moving == Some(from));
+        let Some(holder) = moving else { return };
+        holder.moving = None;
+        let session = self.id;
+        match result {
+            Ok(None) => {}
+            Ok(Some(data)) => {
+                let ty = tensor.ty.clone();
+                self.to_worker(cx, goal, WorkerCmd::Upload { session, tensor: id, ty, data });
+            }
+            Err(failure) => {
+                let only_the_road = tensor.poison.is_none() && matches!(failure.error, Error::Connection(_));
+                if only_the_road {
+                    tensor.holders.retain(|h| h.worker != goal);
+                    let gone = [Holder { worker: goal, moving: None }];
+                    cx.pool.release(&gone, tensor.bytes());
+                    self.frees.entry(goal).or_default().push(id);
+                } else {
+                    tensor.poison.get_or_insert_with(|| Box::new(failure.clone()));
+                }
+                self.to_worker(cx, goal, WorkerCmd::Poison { session, tensor: id, failure });
+            }
+        }
+    }
+
+    /// The bytes that a client asked for inside a message.
+    fn relayed(&mut self, from: WorkerId, id: TensorId, result: Result<Option<Bytes>, Failure>) {
+        let Some(at) = self.relays.iter().position(|(w, t, _)| *w == from && *t == id) else { return };
+        let (_, _, req) = self.relays.remove(at);
+        let nothing = || Failure {
+            root: 0,
+            instr: None,
+            error: Error::Connection("fetch: the worker sent no bytes".into()),
+        };
+        let result = result.and_then(|data| data.map(Payload::Inline).ok_or_else(nothing));
+        self.news.values.push(Value { req, result });
+    }
+
+    /// A worker is gone: its programs fail, tensors that were only there have no value any more, and copies that
+    /// were on their way from it are taken from elsewhere.
+    pub(super) fn worker_lost(&mut self, worker: WorkerId, name: &str, reason: &str, cx: &mut Cx) {
+        let why = |root: u64| Failure {
+            root,
+            instr: None,
+            error: Error::Connection(format!(
+                "worker {name} was lost ({reason}), tensors on it are gone: make them again, or load a checkpoint"
+            )),
+        };
+        self.touched.remove(&worker);
+        self.frees.remove(&worker);
+        if self.home == Some(worker) {
+            self.home = None;
+        }
+        let unfinished: Vec<u64> =
+            self.pending.iter().filter(|(_, p)| p.worker == worker).map(|(seq, _)| *seq).collect();
+        for seq in unfinished {
+            self.failed(seq, why(seq), cx);
+        }
+        let concerns = |h: &Holder| h.worker == worker || h.moving == Some(worker);
+        let mut ids: Vec<TensorId> = self
+            .tensors
+            .iter()
+            .filter(|(_, t)| t.holders.iter().any(concerns))
+            .map(|(id, _)| *id)
+            .collect();
+        ids.sort_unstable();
+        for id in ids {
+            self.lose_copy(id, worker, why(0), cx);
+        }
+        let asked: Vec<(u64, TensorId)> =
+            self.fetches.iter().filter(|(_, a)| a.worker == worker).map(|(req, a)| (*req, a.tensor)).collect();
+        for (req, tensor) in asked {
+            self.fetches.remove(&req);
+            self.ask_again(req, tensor, why(0), cx);
+        }
+        let (lost, kept): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.relays).into_iter().partition(|(w, _, _)| *w == worker);
+        self.relays = kept;
+        for (_, _, req) in lost {
+            self.news.values.push(Value { req, result: Err(why(0)) });
+        }
+    }
+
+    fn lose_copy(&mut self, id: TensorId, worker: WorkerId, why: Failure, cx: &mut Cx) {
+        let Some(tensor) = self.tensors.get_mut(&id) else { return };
+        tensor.holders.retain(|h| h.worker != worker);
+        let (source, bytes) = (tensor.source(), tensor.bytes());
+        let mut stranded = Vec::new();
+        for holder in tensor.holders.iter_mut().filter(|h| h.moving == Some(worker)) {
+            holder.moving = source;
+            stranded.push(holder.worker);
+        }
+        if source.is_none() && tensor.poison.is_none() {
+            tensor.poison = Some(Box::new(why.clone()));
+        }
+        let failure = tensor.poison.as_deref().cloned().unwrap_or(why);
+        for goal in stranded {
+            match source {
+                Some(source) => self.send_copy(id, bytes, source, goal, cx),
+                None => {
+                    let failure = failure.clone();
+                    self.to_worker(cx, goal, WorkerCmd::Poison { session: self.id, tensor: id, failure });
+                }
+            }
+        }
+    }
+
+    /// Asks another holder for a value, or answers why there is none.
+    fn ask_again(&mut self, req: u64, tensor: TensorId, why: Failure, cx: &mut Cx) {
+        let known = self.tensors.get(&tensor);
+        match known.filter(|t| t.poison.is_none()).and_then(|t| t.source()) {
+            Some(worker) => {
+                self.fetches.insert(req, Asked { worker, tensor });
+                let batch = Batch { fetches: vec![Fetch { req, tensor }], ..Batch::default() };
+                self.send_part(worker, batch, cx);
+            }
+            None => {
+                let failure = known.and_then(|t| t.poison.as_deref().cloned()).unwrap_or(why);
+                self.news.values.push(Value { req, result: Err(failure) });
+            }
+        }
+    }
+
+    /// Tells the client what it needs to know now; the rest waits (the message budget).
+    pub(super) fn report(&mut self, cx: &mut Cx) {
+        let completed = self.completed();
+        if completed > self.progress.1 {
+            self.progress = (cx.now, completed);
+        }
+        let news = !self.news.values.is_empty() || !self.news.failures.is_empty();
+        let credit = completed - self.reported >= (cx.config.credit_programs / 2).max(1);
+        let asked = self.sync.is_some_and(|seq| completed >= seq);
+        if news || credit || asked {
+            self.update(cx);
+        }
+        self.flush_frees(cx, MAX_FREES);
+        *cx.wants_tick |= !self.frees.is_empty() || self.settles() || self.is_held();
+    }
+
+    fn update(&mut self, cx: &mut Cx) {
+        let completed = self.completed();
+        self.reported = completed;
+        self.sync = self.sync.filter(|seq| *seq > completed);
+        let news = std::mem::take(&mut self.news);
+        let (values, failures) = (news.values, news.failures);
+        self.to_client(cx, SessionMsg::Update { completed, values, failures });
+    }
+
+    /// True when all is done and the client has not been told.
+    fn settles(&self) -> bool {
+        self.pending.is_empty() && self.last_seq > self.reported
+    }
+
+    /// Sends frees that have waited for a message to ride with, where there are at least `least`.
+    fn flush_frees(&mut self, cx: &mut Cx, least: usize) {
+        let ready: Vec<WorkerId> = self.frees.iter().filter(|(_, f)| f.len() >= least).map(|(w, _)| *w).collect();
+        for worker in ready {
+            self.send_part(worker, Batch::default(), cx);
+        }
+    }
+
+    pub(super) fn tick(&mut self, cx: &mut Cx) -> Result<()> {
+        self.flush_frees(cx, 1);
+        if self.settles() && cx.now >= self.progress.0 + cx.config.settle_ms {
+            self.update(cx);
+        }
+        let overdue = |since: Option<u64>| since.is_some_and(|t| cx.now >= t + cx.config.no_worker_ms);
+        if overdue(self.held.synced) {
+            return self.release(cx);
+        }
+        if overdue(self.held.looked) {
+            self.held.looked = None;
+            let failure = Failure { root: 0, instr: None, error: no_workers(&cx.config.address) };
+            for message in &mut self.held.messages {
+                let ClientMsg::Batch(batch) = message else { continue };
+                for fetch in batch.fetches.drain(..) {
+                    self.news.values.push(Value { req: fetch.req, result: Err(failure.clone()) });
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,235 @@
+//! One client's session: its tensors, its unfinished programs, and what is on its way to and from workers.
+
+use super::Cx;
+use super::log::Log;
+use gt_ir::{Error, TensorId, Ty};
+use gt_net::msg::{ClientMsg, Failure, SessionId, SessionMsg, Value, WorkerCmd, WorkerId};
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+use super::Action;
+
+/// A worker that holds a tensor, or will.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    pub worker: WorkerId,
+    /// The worker a copy is still on its way from.
+    pub moving: Option<WorkerId>,
+}
+
+/// What is known of a tensor.
+#[derive(Debug)]
+pub struct Tensor {
+    pub ty: Ty,
+    pub holders: SmallVec<[Holder; 1]>,
+    /// Why it has no value.
+    pub poison: Option<Box<Failure>>,
+    /// The unfinished program that frees it if it succeeds; 0 for none.
+    pub freed_by: u64,
+    /// Its bytes come from the client on the bulk plane, so they may also come as a relay.
+    pub uploading: bool,
+    /// The last program that read it.
+    pub read_by: u64,
+}
+
+impl Tensor {
+    pub fn new(ty: Ty) -> Tensor {
+        Tensor { ty, holders: SmallVec::new(), poison: None, freed_by: 0, uploading: false, read_by: 0 }
+    }
+
+    pub fn is_at(&self, worker: WorkerId) -> bool {
+        self.holders.iter().any(|h| h.worker == worker)
+    }
+
+    /// A holder whose copy does not depend on another worker.
+    pub fn source(&self) -> Option<WorkerId> {
+        self.holders.iter().find(|h| h.moving.is_none()).map(|h| h.worker)
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.ty.bytes() as u64
+    }
+}
+
+/// A program sent to a worker and not reported as finished.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub worker: WorkerId,
+    pub outs: Vec<TensorId>,
+    /// What it frees if it succeeds, dying inputs included.
+    pub frees: Vec<TensorId>,
+}
+
+/// A fetch that a worker has not answered.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub worker: WorkerId,
+    pub tensor: TensorId,
+}
+
+/// What the client will be told with the next update.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    pub values: Vec<Value>,
+    pub failures: Vec<(u64, Failure)>,
+}
+
+/// Sums over a session's life.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub messages: u64,
+    pub programs: u64,
+    pub instructions: u64,
+    pub moves: u64,
+    pub moved_bytes: u64,
+}
+
+/// Messages kept while no worker is connected.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    pub messages: VecDeque<ClientMsg>,
+    pub bytes: u64,
+    pub runs: u64,
+    /// When someone began to wait for a value.
+    pub looked: Option<u64>,
+    /// When someone began to wait for programs to finish.
+    pub synced: Option<u64>,
+}
+
+/// One client's session.
+pub struct Session {
+    pub id: SessionId,
+    pub(super) name: String,
+    /// Places all work on the least-loaded worker instead of at home (`GT_PLACEMENT=spread`).
+    pub(super) spread: bool,
+    pub(super) log: Option<Box<Log>>,
+    /// Where its programs run unless there is a reason against it.
+    pub(super) home: Option<WorkerId>,
+    pub(super) tensors: HashMap<TensorId, Tensor>,
+    /// The number of the last program received.
+    pub(super) last_seq: u64,
+    pub(super) pending: BTreeMap<u64, Pending>,
+    pub(super) fetches: BTreeMap<u64, Asked>,
+    /// Values asked for as bytes in a message: (worker, tensor, request).
+    pub(super) relays: Vec<(WorkerId, TensorId, u64)>,
+    /// The last answers that went out as bulk tickets: (request, worker).
+    pub(super) granted: VecDeque<(u64, WorkerId)>,
+    /// Frees that go with the next message to a worker.
+    pub(super) frees: BTreeMap<WorkerId, Vec<TensorId>>,
+    /// Workers that know of this session.
+    pub(super) touched: BTreeSet<WorkerId>,
+    pub(super) held: Held,
+    pub(super) news: News,
+    /// What the client was told last.
+    pub(super) reported: u64,
+    /// The client waits for this program.
+    pub(super) sync: Option<u64>,
+    /// When `completed` last grew, and to what.
+    pub(super) progress: (u64, u64),
+    pub(super) counters: Counters,
+}
+
+/// Answers remembered in `granted`.
+const GRANTED: usize = 64;
+
+impl Session {
+    pub(super) fn new(id: SessionId, name: String, vars: &[(String, String)]) -> Session {
+        let var = |name: &str| vars.iter().find(|(n, v)| n == name && !v.is_empty()).map(|(_, v)| v.as_str());
+        let full = var("GT_INSTRUCTION_LOG_FULL").is_some_and(|v| v != "0");
+        Session {
+            id,
+            name,
+            spread: var("GT_PLACEMENT") == Some("spread"),
+            log: var("GT_INSTRUCTION_LOG").map(|_| Box::new(Log::new(true, full))),
+            home: None,
+            tensors: HashMap::new(),
+            last_seq: 0,
+            pending: BTreeMap::new(),
+            fetches: BTreeMap::new(),
+            relays: Vec::new(),
+            granted: VecDeque::new(),
+            frees: BTreeMap::new(),
+            touched: BTreeSet::new(),
+            held: Held::default(),
+            news: News::default(),
+            reported: 0,
+            sync: None,
+            progress: (0, 0),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Every program up to this one has finished.
+    pub(super) fn completed(&self) -> u64 {
+        self.pending.keys().next().map_or(self.last_seq, |first| first - 1)
+    }
+
+    pub(super) fn to_client(&mut self, cx: &mut Cx, message: SessionMsg) {
+        self.counters.messages += 1;
+        if self.logs(cx) {
+            self.note_session_msg(cx, &message);
+        }
+        cx.out.push(Action::ToClient(self.id, message));
+    }
+
+    pub(super) fn to_worker(&mut self, cx: &mut Cx, worker: WorkerId, command: WorkerCmd) {
+        let Some(state) = cx.pool.get_mut(worker) else { return };
+        state.sessions.insert(self.id);
+        self.touched.insert(worker);
+        self.counters.messages += 1;
+        if self.logs(cx) {
+            self.note_worker_cmd(cx, worker, &command);
+        }
+        cx.out.push(Action::ToWorker(worker, command));
+    }
+
+    /// Drops a tensor here, and at its holders with the next message to each.
+    pub(super) fn drop_tensor(&mut self, cx: &mut Cx, id: TensorId, except: Option<WorkerId>) {
+        let Some(tensor) = self.tensors.remove(&id) else { return };
+        cx.pool.release(&tensor.holders, tensor.bytes());
+        for holder in tensor.holders {
+            if Some(holder.worker) != except {
+                self.frees.entry(holder.worker).or_default().push(id);
+            }
+        }
+    }
+
+    /// Notes that `worker` answered `req` with a ticket.
+    pub(super) fn granted(&mut self, req: u64, worker: WorkerId) {
+        if self.granted.len() == GRANTED {
+            self.granted.pop_front();
+        }
+        self.granted.push_back((req, worker));
+    }
+
+    /// Gives up all that workers hold for this session.
+    pub(super) fn end(&mut self, cx: &mut Cx) {
+        for worker in std::mem::take(&mut self.touched) {
+            if let Some(state) = cx.pool.get_mut(worker) {
+                state.sessions.remove(&self.id);
+            }
+            cx.out.push(Action::ToWorker(worker, WorkerCmd::End { session: self.id }));
+        }
+        for pending in self.pending.values() {
+            if let Some(worker) = cx.pool.get_mut(pending.worker) {
+                worker.queued -= 1;
+            }
+        }
+        if let Some(home) = self.home.and_then(|id| cx.pool.get_mut(id)) {
+            home.homes -= 1;
+        }
+        for tensor in self.tensors.values() {
+            cx.pool.release(&tensor.holders, tensor.bytes());
+        }
+        self.tensors.clear();
+        self.pending.clear();
+    }
+}
+
+/// What happens to work when no worker is connected.
+pub(super) fn no_workers(address: &str) -> Error {
+    let (host, port) = address.rsplit_once(':').unwrap_or((address, "12345"));
+    Error::Connection(format!(
+        "no workers are connected to the server at {address}: start one with `gt worker --host {host} -p {port}`"
+    ))
+}

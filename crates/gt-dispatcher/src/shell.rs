@@ -1,0 +1,223 @@
+//! The dispatcher as a server: feeds the machine what the network brings, and sends what it says (C10).
+
+use crate::machine::{Action, Config, Event, Machine};
+use gt_ir::{Error, Result};
+use gt_net::addr::Addr;
+use gt_net::bulk::now_ms;
+use gt_net::handshake::{Hello, Reason, Refusal, Role};
+use gt_net::intern::{Interner, decode, decode_client, encode, encode_worker};
+use gt_net::msg::{SessionId, WorkerId, WorkerInfo, WorkerMsg};
+use gt_net::server::{self, Handler, Outbox, PeerId, ServerOptions};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Write;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+
+/// How a server listens. Its instruction log is set by its own environment (`GT_INSTRUCTION_LOG`).
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// The address to listen on; anything but loopback needs a token.
+    pub host: String,
+    /// The TCP port; 0 picks a free one.
+    pub port: u16,
+    /// What clients and workers must show.
+    pub token: Option<String>,
+    /// A unix socket to listen on too.
+    pub unix: Option<PathBuf>,
+}
+
+/// A running server, on a thread of its own. Dropping it stops it.
+pub struct Server {
+    handle: server::ServerHandle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Listens and serves.
+    pub fn start(config: ServerConfig) -> Result<Server> {
+        let failed = |e: &dyn std::fmt::Display| Error::Connection(format!("server: {e}"));
+        let mut listeners =
+            vec![server::bind(&config.host, config.port, config.token.as_deref()).map_err(|e| failed(&e))?];
+        if let Some(path) = &config.unix {
+            listeners.push(server::bind_unix(path).map_err(|e| failed(&e))?);
+        }
+        let (handle, shutdown) = server::ServerHandle::new(&listeners);
+        let log = match std::env::var_os("GT_INSTRUCTION_LOG").filter(|path| !path.is_empty()) {
+            Some(path) => Some(open_log(Path::new(&path))?),
+            None => None,
+        };
+        let machine = Config {
+            epoch_ms: now_ms(),
+            address: handle.local_addrs().first().map(Addr::to_string).unwrap_or_default(),
+            log: log.is_some(),
+            log_full: std::env::var("GT_INSTRUCTION_LOG_FULL").is_ok_and(|v| !v.is_empty() && v != "0"),
+            ..Config::default()
+        };
+        let shell = Shell::new(Machine::new(machine), log);
+        let options = ServerOptions { token: config.token, ..ServerOptions::default() };
+        let thread = std::thread::Builder::new().name("gt-dispatcher".into()).spawn(move || {
+            if let Err(error) = server::serve(listeners, options, shell, shutdown) {
+                eprintln!("gt server: {error}");
+            }
+        });
+        let thread = Some(thread.map_err(|e| failed(&e))?);
+        Ok(Server { handle, thread })
+    }
+
+    /// Where it listens, with the ports it was given.
+    pub fn addrs(&self) -> &[Addr] {
+        self.handle.local_addrs()
+    }
+
+    /// Ends the server: clients and workers are told.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.handle.shutdown();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn open_log(path: &Path) -> Result<File> {
+    let file = File::options().create(true).append(true).open(path);
+    file.map_err(|e| Error::Value(format!("GT_INSTRUCTION_LOG: cannot write {}: {e}", path.display())))
+}
+
+/// A peer, with the structures it knows or has sent.
+enum Who {
+    Client(Interner),
+    Worker(WorkerId, Interner),
+}
+
+/// The handler of the network's events.
+struct Shell {
+    machine: Machine,
+    peers: HashMap<PeerId, Who>,
+    workers: HashMap<WorkerId, PeerId>,
+    next_worker: u32,
+    actions: Vec<Action>,
+    log: Option<File>,
+}
+
+/// A client's session has the number of its peer: both are never used again.
+fn session_of(peer: PeerId) -> SessionId {
+    SessionId(peer.0)
+}
+
+impl Shell {
+    fn new(machine: Machine, log: Option<File>) -> Shell {
+        Shell { machine, peers: HashMap::new(), workers: HashMap::new(), next_worker: 0, actions: Vec::new(), log }
+    }
+
+    fn step(&mut self, event: Event, out: &mut Outbox) {
+        let mut actions = std::mem::take(&mut self.actions);
+        self.machine.step(out.now_ms(), event, &mut actions);
+        for action in actions.drain(..) {
+            match action {
+                Action::ToClient(session, message) => out.send(PeerId(session.0), encode(&message)),
+                Action::ToWorker(worker, command) => {
+                    let Some(peer) = self.workers.get(&worker) else { continue };
+                    if let Some(Who::Worker(_, interner)) = self.peers.get_mut(peer) {
+                        out.send(*peer, encode_worker(&command, interner));
+                    }
+                }
+                Action::Log(line) => {
+                    if let Some(file) = &mut self.log {
+                        // A full disk costs the log, not the server.
+                        let _ = writeln!(file, "{line}");
+                    }
+                }
+            }
+        }
+        self.actions = actions;
+    }
+
+    /// Ends a peer that says what cannot be understood.
+    fn refuse(&mut self, peer: PeerId, error: &Error, out: &mut Outbox) {
+        let reason = error.to_string();
+        out.disconnect(peer, &reason);
+        self.gone(peer, &reason, out);
+    }
+}
+
+/// Puts the address the server sees in place of a worker's "any address".
+fn reachable(mut info: WorkerInfo, seen: Option<IpAddr>) -> WorkerInfo {
+    if let Some((host, _)) = info.endpoint.as_mut().and_then(|e| e.tcp.as_mut()) {
+        if let (true, Some(ip)) = (host == "0.0.0.0" || host == "::", seen) {
+            *host = ip.to_string();
+        }
+    }
+    info
+}
+
+impl Handler for Shell {
+    fn connected(&mut self, peer: PeerId, hello: &Hello, out: &mut Outbox) -> Result<Vec<u8>, Refusal> {
+        match hello.role {
+            Role::Client => {
+                let session = session_of(peer);
+                let body = encode(&self.machine.welcome(session));
+                let from = out.remote_ip(peer).map_or("unix".into(), |ip| ip.to_string());
+                let name = format!("{from} #{}", peer.0);
+                self.peers.insert(peer, Who::Client(Interner::new()));
+                self.step(Event::ClientUp { session, name, vars: hello.vars.clone() }, out);
+                Ok(body)
+            }
+            Role::Worker => {
+                let info: WorkerInfo = decode(&hello.body)
+                    .map_err(|e| Refusal::new(Reason::Malformed, format!("worker's introduction: {e}")))?;
+                let worker = WorkerId(self.next_worker);
+                self.next_worker += 1;
+                self.peers.insert(peer, Who::Worker(worker, Interner::new()));
+                self.workers.insert(worker, peer);
+                let info = reachable(info, out.remote_ip(peer));
+                self.step(Event::WorkerUp { worker, info }, out);
+                Ok(encode(&worker))
+            }
+        }
+    }
+
+    fn message(&mut self, peer: PeerId, payload: &[u8], out: &mut Outbox) {
+        let event = match self.peers.get_mut(&peer) {
+            Some(Who::Client(interner)) => {
+                decode_client(payload, interner).map(|message| Event::Client(session_of(peer), message))
+            }
+            Some(Who::Worker(worker, _)) => {
+                decode::<WorkerMsg>(payload).map(|message| Event::Worker(*worker, message))
+            }
+            None => return,
+        };
+        match event {
+            Ok(event) => self.step(event, out),
+            Err(error) => self.refuse(peer, &error, out),
+        }
+    }
+
+    fn gone(&mut self, peer: PeerId, reason: &str, out: &mut Outbox) {
+        match self.peers.remove(&peer) {
+            Some(Who::Client(_)) => self.step(Event::ClientGone(session_of(peer)), out),
+            Some(Who::Worker(worker, _)) => {
+                self.workers.remove(&worker);
+                self.step(Event::WorkerGone { worker, reason: reason.to_string() }, out);
+            }
+            None => {}
+        }
+    }
+
+    fn tick(&mut self, _now_ms: u64, out: &mut Outbox) {
+        if self.machine.wants_tick() {
+            self.step(Event::Tick, out);
+        }
+    }
+}

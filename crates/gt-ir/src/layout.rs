@@ -1,0 +1,463 @@
+//! How a tensor lies on one axis of a mesh of workers, and which layouts every op may run in (C8).
+//!
+//! A rule says: with its operands in these layouts, the op run by every part on what it holds gives the result in that
+//! layout, with nothing moved. `localize` says what exactly a part runs.
+
+use crate::elementwise::{Binary, Gives, Unary};
+use crate::infer::{ArgTy, view_shape};
+use crate::op::{Op, ReduceKind, ScatterMode, View};
+use crate::{DType, Result, Scalar, Shape, Ty, bail};
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+
+/// How a tensor lies on one mesh axis.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Layout {
+    /// Every part holds all of it.
+    Whole,
+    /// Part i holds the `part_range` of this dimension; parts may be uneven or empty.
+    Split(usize),
+    /// The tensor is the elementwise sum, product, maximum or minimum of what the parts hold.
+    Partial(ReduceKind),
+}
+
+/// One legal way to run an op.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rule {
+    /// One layout per operand; `None` for numbers, which every part has.
+    pub args: Vec<Option<Layout>>,
+    pub out: Layout,
+}
+
+/// One part of a mesh axis.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Part {
+    pub index: usize,
+    pub parts: usize,
+}
+
+impl Part {
+    /// What this part holds of a dimension of size `n`.
+    pub fn range(self, n: usize) -> Range<usize> {
+        part_range(n, self.parts, self.index)
+    }
+}
+
+/// What part `i` of `parts` holds of a dimension of size `n`. Sizes differ by at most one, larger ones first; with fewer
+/// elements than parts the last parts are empty.
+pub fn part_range(n: usize, parts: usize, i: usize) -> Range<usize> {
+    let (size, extra) = (n / parts, n % parts);
+    let start = |i: usize| i * size + i.min(extra);
+    start(i)..start(i + 1)
+}
+
+/// What a part runs in place of the whole op.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Local {
+    pub op: Op,
+    pub args: Vec<LocalArg>,
+}
+
+/// An operand of what a part runs.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum LocalArg {
+    /// The part's own piece of the op's operand.
+    Own(usize),
+    Num(Scalar),
+}
+
+use Layout::{Partial, Split, Whole};
+const SUM: Layout = Partial(ReduceKind::Sum);
+
+/// The number with which a reduction over nothing leaves others as they are.
+pub fn identity(kind: ReduceKind, dtype: DType) -> Scalar {
+    let int = |wide: i64, narrow: [i64; 4]| match dtype {
+        DType::Bool => Scalar::Bool(wide > 0),
+        DType::U8 => Scalar::Int(narrow[0]),
+        DType::I8 => Scalar::Int(narrow[1]),
+        DType::I16 => Scalar::Int(narrow[2]),
+        DType::I32 => Scalar::Int(narrow[3]),
+        DType::I64 => Scalar::Int(wide),
+        DType::F16 | DType::BF16 | DType::F32 | DType::F64 => {
+            Scalar::Float(if wide > 0 { f64::INFINITY } else { f64::NEG_INFINITY })
+        }
+    };
+    match kind {
+        ReduceKind::Sum => Scalar::Int(0).to_dtype(dtype),
+        ReduceKind::Prod => Scalar::Int(1).to_dtype(dtype),
+        ReduceKind::Max => int(i64::MIN, [0, i8::MIN.into(), i16::MIN.into(), i32::MIN.into()]),
+        ReduceKind::Min => int(i64::MAX, [u8::MAX.into(), i8::MAX.into(), i16::MAX.into(), i32::MAX.into()]),
+    }
+}
+
+/// Collects the rules of one op.
+struct Rules<'a> {
+    args: &'a [ArgTy<'a>],
+    list: Vec<Rule>,
+}
+
+impl Rules<'_> {
+    /// Adds a rule from the layouts of the tensor operands, called by position.
+    fn add(&mut self, out: Layout, layout: impl Fn(usize, &Ty) -> Layout) {
+        let args = self.args.iter().enumerate().map(|(i, arg)| match arg {
+            ArgTy::Val(ty) => Some(layout(i, ty)),
+            ArgTy::Num => None,
+        });
+        self.list.push(Rule { args: args.collect(), out });
+    }
+
+    fn is_num(&self, i: usize) -> bool {
+        matches!(self.args.get(i), Some(ArgTy::Num))
+    }
+
+    /// Every dimension of the result may be split, operands that broadcast along it being whole.
+    fn broadcast(&mut self, out: &Shape) {
+        for d in 0..out.len() {
+            self.add(Split(d), |_, ty| aligned(&ty.shape, out, d));
+        }
+    }
+
+    /// The first operand and the result in the same partial layout, of every kind; others whole.
+    fn moves_partials(&mut self, all: bool) {
+        for kind in [ReduceKind::Sum, ReduceKind::Prod, ReduceKind::Max, ReduceKind::Min] {
+            self.add(Partial(kind), |i, _| if i == 0 || all { Partial(kind) } else { Whole });
+        }
+    }
+}
+
+/// The layout of an operand that broadcasts to `out`, of which dimension `d` is split.
+fn aligned(x: &Shape, out: &Shape, d: usize) -> Layout {
+    let lead = out.len() - x.len();
+    if d < lead || x[d - lead] != out[d] { Whole } else { Split(d - lead) }
+}
+
+/// The layouts in which an op may run on one mesh axis, the all-whole one first.
+pub fn legal(op: &Op, args: &[ArgTy], out: &Ty) -> Vec<Rule> {
+    let mut r = Rules { args, list: Vec::new() };
+    r.add(Whole, |_, _| Whole);
+    let linear = out.dtype != DType::Bool;
+    let first = || match args.first() {
+        Some(ArgTy::Val(ty)) => Some(*ty),
+        _ => None,
+    };
+    let shape_of = |i: usize| match args.get(i) {
+        Some(ArgTy::Val(ty)) => Some(&ty.shape),
+        _ => None,
+    };
+    match op {
+        Op::Full { shape, .. } => (0..shape.len()).for_each(|d| r.add(Split(d), |_, _| Whole)),
+        // A part of a range, of data or of random numbers is a slice of the whole, which costs no communication.
+        Op::Arange { .. } | Op::Random { .. } | Op::Data { .. } => {}
+        Op::Unary(unary) => {
+            r.broadcast(&out.shape);
+            if *unary == Unary::Neg {
+                r.add(SUM, |_, _| SUM);
+            }
+        }
+        Op::Binary(binary) => {
+            r.broadcast(&out.shape);
+            if linear && binary.gives() == Gives::Same {
+                binary_partials(&mut r, *binary);
+            }
+        }
+        Op::Where => {
+            r.broadcast(&out.shape);
+            if linear && !r.is_num(1) && !r.is_num(2) {
+                r.add(SUM, |i, _| if i == 0 { Whole } else { SUM });
+            }
+        }
+        Op::Cast(to) => {
+            r.broadcast(&out.shape);
+            if first().is_some_and(|x| x.dtype.is_float() && x.dtype.promote(*to) == *to) {
+                r.add(SUM, |_, _| SUM);
+            }
+        }
+        Op::View(view) => {
+            let Some(x) = first() else { return r.list };
+            for d in 0..x.shape.len() {
+                if let Some(to) = follow(view, d, &x.shape) {
+                    r.add(Split(to), |_, _| Split(d));
+                }
+            }
+            r.moves_partials(true);
+        }
+        Op::Pad { lo, hi } => {
+            for d in (0..lo.len()).filter(|&d| lo[d] == 0 && hi[d] == 0) {
+                r.add(Split(d), |_, _| Split(d));
+            }
+        }
+        Op::Concat { dim } => {
+            for d in (0..out.shape.len()).filter(|d| d != dim) {
+                r.add(Split(d), |_, _| Split(d));
+            }
+            r.moves_partials(true);
+        }
+        Op::Flip { dims } => {
+            for d in (0..out.shape.len()).filter(|d| !dims.contains(d)) {
+                r.add(Split(d), |_, _| Split(d));
+            }
+            r.moves_partials(true);
+        }
+        Op::Put { path } => {
+            let Some(base) = first() else { return r.list };
+            for d in 0..base.shape.len() {
+                if let Some(to) = follow_path(path, d, &base.shape) {
+                    r.add(Split(d), |i, _| Split(if i == 0 { d } else { to }));
+                }
+            }
+            if !r.is_num(1) {
+                r.moves_partials(true);
+            }
+        }
+        Op::Reduce { kind, dims, keepdim } => {
+            let Some(x) = first() else { return r.list };
+            let partial = linear || matches!(kind, ReduceKind::Max | ReduceKind::Min);
+            for d in 0..x.shape.len() {
+                if !dims.contains(&d) {
+                    r.add(Split(kept_dim(d, dims, *keepdim)), |_, _| Split(d));
+                } else if partial {
+                    r.add(Partial(*kind), |_, _| Split(d));
+                }
+            }
+            if partial {
+                r.add(Partial(*kind), |_, _| Partial(*kind));
+            }
+        }
+        Op::ArgReduce { dim, keepdim, .. } => {
+            let Some(x) = first() else { return r.list };
+            for d in (0..x.shape.len()).filter(|d| d != dim) {
+                r.add(Split(kept_dim(d, &[*dim], *keepdim)), |_, _| Split(d));
+            }
+        }
+        Op::Scan { kind, dim } => {
+            for d in (0..out.shape.len()).filter(|d| d != dim) {
+                r.add(Split(d), |_, _| Split(d));
+            }
+            if linear && *kind == crate::ScanKind::Sum {
+                r.add(SUM, |_, _| SUM);
+            }
+        }
+        Op::Matmul { ta, tb } => matmul_rules(&mut r, *ta, *tb, &out.shape),
+        Op::Gather { dim } => {
+            let (Some(x), Some(index)) = (shape_of(0), shape_of(1)) else { return r.list };
+            for d in 0..x.len() {
+                if d == *dim {
+                    r.add(Split(d), |i, _| if i == 1 { Split(d) } else { Whole });
+                } else if x[d] == index[d] {
+                    r.add(Split(d), |_, _| Split(d));
+                }
+            }
+            r.moves_partials(false);
+        }
+        Op::Scatter { dim, mode } => {
+            let (Some(base), Some(index)) = (shape_of(0), shape_of(1)) else { return r.list };
+            for d in (0..base.len()).filter(|&d| d != *dim && base[d] == index[d]) {
+                r.add(Split(d), |_, _| Split(d));
+            }
+            if linear && !r.is_num(2) && *mode != ScatterMode::Max {
+                r.add(SUM, |i, _| if i == 1 { Whole } else { SUM });
+            }
+            if linear && !r.is_num(2) && *mode == ScatterMode::Add {
+                r.add(SUM, |i, _| if i == 0 { SUM } else { Split(*dim) });
+            }
+        }
+        Op::Take { dim } => {
+            let (Some(x), Some(index)) = (shape_of(0), shape_of(1)) else { return r.list };
+            for d in (0..x.len()).filter(|d| d != dim) {
+                let to = if d < *dim { d } else { d + index.len() - 1 };
+                r.add(Split(to), |i, _| if i == 0 { Split(d) } else { Whole });
+            }
+            for j in 0..index.len() {
+                r.add(Split(dim + j), |i, _| if i == 1 { Split(j) } else { Whole });
+            }
+            r.moves_partials(false);
+        }
+        Op::TakePut { dim, mode } => {
+            let (Some(base), Some(index)) = (shape_of(0), shape_of(1)) else { return r.list };
+            for d in (0..base.len()).filter(|d| d != dim) {
+                let to = if d < *dim { d } else { d + index.len() - 1 };
+                r.add(Split(d), |i, _| [Split(d), Whole, Split(to)][i]);
+            }
+            if linear && *mode != ScatterMode::Max {
+                r.add(SUM, |i, _| [SUM, Whole, SUM][i]);
+            }
+            if linear && *mode == ScatterMode::Add {
+                for j in 0..index.len() {
+                    r.add(SUM, |i, _| [SUM, Split(j), Split(dim + j)][i]);
+                }
+            }
+        }
+        Op::Softmax { dim } | Op::LogSoftmax { dim } => {
+            for d in (0..out.shape.len()).filter(|d| d != dim) {
+                r.add(Split(d), |_, _| Split(d));
+            }
+        }
+    }
+    r.list
+}
+
+/// Which elementwise ops of two operands are linear in one of them or both.
+fn binary_partials(r: &mut Rules, op: Binary) {
+    let (left_num, right_num) = (r.is_num(0), r.is_num(1));
+    match op {
+        Binary::Add | Binary::Sub => {
+            if !left_num && !right_num {
+                r.add(SUM, |_, _| SUM);
+            }
+        }
+        Binary::Mul => {
+            if !left_num {
+                r.add(SUM, |i, _| if i == 0 { SUM } else { Whole });
+            }
+            if !right_num {
+                r.add(SUM, |i, _| if i == 1 { SUM } else { Whole });
+            }
+        }
+        Binary::Div => {
+            if !left_num {
+                r.add(SUM, |i, _| if i == 0 { SUM } else { Whole });
+            }
+        }
+        Binary::Max | Binary::Min => {
+            let kind = if op == Binary::Max { ReduceKind::Max } else { ReduceKind::Min };
+            r.add(Partial(kind), |_, _| Partial(kind));
+        }
+        Binary::FloorDiv | Binary::Rem | Binary::Pow | Binary::And | Binary::Or | Binary::Xor => {}
+        Binary::Eq | Binary::Ne | Binary::Lt | Binary::Le | Binary::Gt | Binary::Ge => {}
+    }
+}
+
+fn matmul_rules(r: &mut Rules, ta: bool, tb: bool, out: &Shape) {
+    let rank = out.len();
+    let batch = rank - 2;
+    for d in 0..batch {
+        r.add(Split(d), |_, ty| aligned(&ty.shape, out, d));
+    }
+    let of_matrix = |ty: &Ty, row: bool| Split(ty.shape.len() - if row { 2 } else { 1 });
+    r.add(Split(batch), |i, ty| match i {
+        0 => of_matrix(ty, !ta),
+        1 => Whole,
+        _ => aligned(&ty.shape, out, batch),
+    });
+    r.add(Split(batch + 1), |i, ty| match i {
+        0 => Whole,
+        1 => of_matrix(ty, tb),
+        _ => aligned(&ty.shape, out, batch + 1),
+    });
+    r.add(SUM, |i, ty| match i {
+        0 => of_matrix(ty, ta),
+        1 => of_matrix(ty, !tb),
+        _ => SUM,
+    });
+    r.add(SUM, |i, _| if i == 1 { Whole } else { SUM });
+    r.add(SUM, |i, _| if i == 0 { Whole } else { SUM });
+}
+
+/// Where a dimension that is not reduced stands in the result.
+fn kept_dim(d: usize, dims: &[usize], keepdim: bool) -> usize {
+    if keepdim { d } else { d - dims.iter().filter(|&&e| e < d).count() }
+}
+
+/// The dimension of the view that shows dimension `d` of `x` element for element, so that a split passes through.
+fn follow(view: &View, d: usize, x: &Shape) -> Option<usize> {
+    match view {
+        View::Reshape(to) => {
+            if x.numel() == 0 {
+                let same = d < to.len() && x[..=d] == to[..=d] && tail(x, d) == tail(to, d);
+                return same.then_some(d);
+            }
+            let before: usize = x[..d].iter().product();
+            (0..to.len()).find(|&e| to[e] == x[d] && to[..e].iter().product::<usize>() == before)
+        }
+        View::Permute(perm) => perm.iter().position(|&p| p == d),
+        View::Expand(to) => {
+            let e = d + to.len() - x.len();
+            (to[e] == x[d]).then_some(e)
+        }
+        View::Slice { dim, .. } => (d != *dim).then_some(d),
+    }
+}
+
+fn tail(shape: &Shape, d: usize) -> usize {
+    shape[d + 1..].iter().product()
+}
+
+fn follow_path(path: &[View], d: usize, x: &Shape) -> Option<usize> {
+    let (mut d, mut shape) = (d, x.clone());
+    for view in path {
+        d = follow(view, d, &shape)?;
+        shape = view_shape("PUT", view, &shape).ok()?;
+    }
+    Some(d)
+}
+
+/// What one part runs under a rule. `args` are the types of the whole operands.
+pub fn localize(op: &Op, rule: &Rule, args: &[ArgTy], part: Part) -> Result<Local> {
+    let cut = |shape: &Shape, d: usize| {
+        let mut shape = shape.clone();
+        shape[d] = part.range(shape[d]).len();
+        shape
+    };
+    let local_view = |view: &View, d: usize| match view {
+        View::Reshape(to) => View::Reshape(cut(to, d)),
+        View::Expand(to) => View::Expand(cut(to, d)),
+        View::Permute(_) | View::Slice { .. } => view.clone(),
+    };
+    let local = match op {
+        Op::Full { shape, dtype } => match rule.out {
+            Split(d) => Op::Full { shape: cut(shape, d), dtype: *dtype },
+            Whole | Partial(_) => op.clone(),
+        },
+        Op::View(view) => match rule.out {
+            Split(d) => Op::View(local_view(view, d)),
+            Whole | Partial(_) => op.clone(),
+        },
+        Op::Put { path } => match (rule.out, args.first()) {
+            (Split(d), Some(ArgTy::Val(base))) => {
+                let (mut d, mut shape, mut local) = (d, base.shape.clone(), Vec::new());
+                for view in path {
+                    let Some(to) = follow(view, d, &shape) else {
+                        bail!(Value, "PUT: dimension {d} of {shape} cannot be split under its path");
+                    };
+                    local.push(local_view(view, to));
+                    shape = view_shape("PUT", view, &shape)?;
+                    d = to;
+                }
+                Op::Put { path: local }
+            }
+            _ => op.clone(),
+        },
+        Op::Reduce { kind, dims, keepdim } => {
+            if let (Some(Some(Split(d))), Some(ArgTy::Val(x)), Partial(_)) =
+                (rule.args.first(), args.first(), rule.out)
+            {
+                if part.range(x.shape[*d]).is_empty() {
+                    // A maximum over nothing is no op; the part holds the identity.
+                    let op = Op::Full { shape: x.shape.reduced(dims, *keepdim), dtype: x.dtype };
+                    return Ok(Local { op, args: vec![LocalArg::Num(identity(*kind, x.dtype))] });
+                }
+            }
+            op.clone()
+        }
+        Op::Arange { .. }
+        | Op::Random { .. }
+        | Op::Data { .. }
+        | Op::Unary(_)
+        | Op::Binary(_)
+        | Op::Where
+        | Op::Cast(_)
+        | Op::Pad { .. }
+        | Op::Concat { .. }
+        | Op::Flip { .. }
+        | Op::ArgReduce { .. }
+        | Op::Scan { .. }
+        | Op::Matmul { .. }
+        | Op::Gather { .. }
+        | Op::Scatter { .. }
+        | Op::Take { .. }
+        | Op::TakePut { .. }
+        | Op::Softmax { .. }
+        | Op::LogSoftmax { .. } => op.clone(),
+    };
+    Ok(Local { op: local, args: (0..args.len()).map(LocalArg::Own).collect() })
+}

@@ -1,0 +1,102 @@
+//! The one map from GT's errors to Python's exceptions.
+
+use gt_client::wait::INTERRUPTED;
+use gt_ir::Error;
+use pyo3::PyTypeInfo;
+use pyo3::exceptions::{
+    PyConnectionError, PyIndexError, PyMemoryError, PyRuntimeError, PyTypeError, PyValueError,
+};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyType;
+use std::cell::RefCell;
+
+/// What the functions of this crate give.
+pub type Result<T, E = Fault> = std::result::Result<T, E>;
+
+/// An error of GT or of Python, on its way to Python.
+pub enum Fault {
+    Gt(Error),
+    Py(PyErr),
+}
+
+impl From<Error> for Fault {
+    fn from(e: Error) -> Fault {
+        Fault::Gt(e)
+    }
+}
+
+impl From<PyErr> for Fault {
+    fn from(e: PyErr) -> Fault {
+        Fault::Py(e)
+    }
+}
+
+impl From<pyo3::CastError<'_, '_>> for Fault {
+    fn from(e: pyo3::CastError) -> Fault {
+        Fault::Py(e.into())
+    }
+}
+
+impl From<Fault> for PyErr {
+    fn from(fault: Fault) -> PyErr {
+        match fault {
+            Fault::Py(e) => e,
+            Fault::Gt(e) => to_python(e),
+        }
+    }
+}
+
+thread_local! {
+    /// A Python exception that travels through Rust code as `INTERRUPTED`.
+    static PENDING: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+}
+
+/// Lets a Python exception travel through code that knows only GT's errors.
+pub fn carry(e: PyErr) -> Error {
+    PENDING.set(Some(e));
+    Error::Runtime(INTERRUPTED.into())
+}
+
+fn to_python(error: Error) -> PyErr {
+    match error {
+        Error::Type(m) => PyTypeError::new_err(m),
+        Error::Value(m) => PyValueError::new_err(m),
+        Error::Index(m) => PyIndexError::new_err(m),
+        Error::Runtime(m) if m == INTERRUPTED => {
+            PENDING.take().unwrap_or_else(|| PyRuntimeError::new_err(m))
+        }
+        Error::Runtime(m) => PyRuntimeError::new_err(m),
+        Error::Memory(m) => Python::attach(|py| match out_of_memory(py) {
+            Ok(class) => PyErr::from_type(class.clone(), m),
+            Err(_) => PyMemoryError::new_err(m),
+        }),
+        Error::Connection(m) => PyConnectionError::new_err(m),
+    }
+}
+
+/// `gt.OutOfMemoryError`: a `RuntimeError`, as in PyTorch, and a `MemoryError`.
+pub fn out_of_memory(py: Python) -> PyResult<&Bound<PyType>> {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let class = CLASS.get_or_try_init(py, || {
+        let bases = (PyRuntimeError::type_object(py), PyMemoryError::type_object(py)).into_pyobject(py)?;
+        let doc = c"A worker has not enough memory for a program; its tensors are as they were before.";
+        PyErr::new_type(py, c"gt.OutOfMemoryError", Some(doc), Some(bases.as_any()), None)
+    })?;
+    Ok(class.bind(py))
+}
+
+/// A `TypeError`.
+pub fn type_error<T>(message: impl Into<String>) -> Result<T> {
+    Err(Fault::Gt(Error::Type(message.into())))
+}
+
+/// A `ValueError`.
+pub fn value_error<T>(message: impl Into<String>) -> Result<T> {
+    Err(Fault::Gt(Error::Value(message.into())))
+}
+
+/// A `RuntimeError`.
+pub fn runtime_error<T>(message: impl Into<String>) -> Result<T> {
+    Err(Fault::Gt(Error::Runtime(message.into())))
+}

@@ -1,0 +1,219 @@
+//! Sessions: connecting, waiting, counters, the end of the process.
+
+use crate::errors::{Result, runtime_error, value_error};
+use crate::start;
+use gt_client::{Session, current};
+use parking_lot::Mutex;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use std::sync::{Arc, Weak};
+
+/// Every session of this process, for its end.
+static SESSIONS: Mutex<Vec<Weak<Session>>> = Mutex::new(Vec::new());
+
+/// Remembers a session until the end of the process.
+pub fn remember(session: &Arc<Session>) {
+    let mut sessions = SESSIONS.lock();
+    sessions.retain(|s| s.strong_count() > 0);
+    sessions.push(Arc::downgrade(session));
+}
+
+/// Starts the session of a process that never connected.
+pub fn start_default() -> gt_ir::Result<Arc<Session>> {
+    let session = start::start_default()?;
+    remember(&session);
+    Ok(session)
+}
+
+/// A connection to a dispatcher. As a context, operations inside go to it.
+#[pyclass(name = "Session", module = "gt", frozen)]
+pub struct PySession(pub Arc<Session>);
+
+#[pymethods]
+impl PySession {
+    fn __enter__(slf: Bound<Self>) -> Bound<Self> {
+        current::enter(slf.get().0.clone());
+        slf
+    }
+
+    #[pyo3(signature = (*_error))]
+    fn __exit__(&self, _error: &Bound<PyTuple>) {
+        current::leave();
+    }
+
+    fn __repr__(&self) -> String {
+        let state = if self.0.is_closed() { "closed" } else { "open" };
+        format!("<gt.Session with {}, {state}>", self.0.peer())
+    }
+
+    /// The dispatcher in words: `in-process`, `localhost:12345`.
+    #[getter]
+    fn peer(&self) -> String {
+        self.0.peer()
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.0.is_closed()
+    }
+
+    /// Runs all that is recorded and waits until it is done.
+    fn synchronize(&self) -> Result<()> {
+        Ok(self.0.synchronize()?)
+    }
+
+    /// Restarts the random numbers.
+    fn manual_seed(&self, seed: i64) {
+        self.0.seed(seed as u64);
+    }
+
+    /// Runs what is recorded, and ends the session.
+    fn close(&self) -> Result<()> {
+        let result = self.0.finish();
+        if current::get_default().is_none_or(|d| Arc::ptr_eq(&d, &self.0)) {
+            current::set_default(None);
+        }
+        Ok(result?)
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
+        stats(py, &self.0)
+    }
+}
+
+/// Connects to a server; the session becomes the default of the process.
+#[pyfunction]
+#[pyo3(signature = (address, token = None))]
+pub fn connect(py: Python, address: &str, token: Option<String>) -> Result<PySession> {
+    if let Some(session) = current::get_default() {
+        return runtime_error(format!(
+            "connect: already connected to {}: call gt.disconnect() first, or use `with gt.Session.open(...)`",
+            session.peer()
+        ));
+    }
+    let session = open(py, address, token)?;
+    current::set_default(Some(session.0.clone()));
+    Ok(session)
+}
+
+/// Opens a further session, for use as a context, without making it the default.
+#[pyfunction]
+#[pyo3(signature = (address, token = None))]
+pub fn open_session(py: Python, address: &str, token: Option<String>) -> Result<PySession> {
+    open(py, address, token)
+}
+
+fn open(py: Python, address: &str, token: Option<String>) -> Result<PySession> {
+    let session = py.detach(|| start::connect(address, token))?;
+    remember(&session);
+    Ok(PySession(session))
+}
+
+/// Runs what is recorded, and ends the default session.
+#[pyfunction]
+pub fn disconnect() -> Result<()> {
+    match current::set_default(None) {
+        Some(session) => Ok(session.finish()?),
+        None => Ok(()),
+    }
+}
+
+/// The session operations go to now, started if need be.
+#[pyfunction]
+pub fn current_session() -> Result<PySession> {
+    Ok(PySession(current::current_session()?))
+}
+
+/// Runs everything recorded on every thread and waits until it is done.
+#[pyfunction]
+pub fn synchronize() -> Result<()> {
+    Ok(current::current_session()?.synchronize()?)
+}
+
+/// Restarts the random numbers: the same seed and program give the same tensors.
+#[pyfunction]
+pub fn manual_seed(seed: i64) -> Result<()> {
+    current::current_session()?.seed(seed as u64);
+    Ok(())
+}
+
+/// The state of the random numbers, for `set_rng_state`.
+#[pyfunction]
+pub fn get_rng_state() -> Result<(u64, u64)> {
+    let g = current::current_session()?.generator();
+    Ok((g.key, g.offset))
+}
+
+/// Puts back a state taken by `get_rng_state`.
+#[pyfunction]
+pub fn set_rng_state(state: (u64, u64)) -> Result<()> {
+    let (key, offset) = state;
+    current::current_session()?.set_generator(gt_client::session::Generator { key, offset });
+    Ok(())
+}
+
+/// Sets the number of workers inside this process, before or after it has started.
+#[pyfunction]
+pub fn gpu_workers(n: usize) -> Result<()> {
+    if n == 0 {
+        return value_error("gpu_workers: expected at least 1, got 0");
+    }
+    Ok(start::set_workers(n)?)
+}
+
+/// Counters of the session and its workers.
+#[pyfunction]
+pub fn _stats(py: Python) -> Result<Bound<PyDict>> {
+    stats(py, &current::current_session()?)
+}
+
+fn stats<'py>(py: Python<'py>, session: &Arc<Session>) -> Result<Bound<'py, PyDict>> {
+    let s = session.stats()?;
+    let out = PyDict::new(py);
+    out.set_item("messages", s.messages)?;
+    out.set_item("programs", s.programs)?;
+    out.set_item("instructions", s.instructions)?;
+    out.set_item("moves", s.moves)?;
+    out.set_item("moved_bytes", s.moved_bytes)?;
+    out.set_item("sessions", s.sessions)?;
+    let workers = pyo3::types::PyList::empty(py);
+    for w in s.workers {
+        let row = PyDict::new(py);
+        row.set_item("name", w.name)?;
+        row.set_item("backend", w.backend)?;
+        row.set_item("device", w.device)?;
+        row.set_item("programs", w.programs)?;
+        row.set_item("instructions", w.instructions)?;
+        row.set_item("plan_hits", w.plan_hits)?;
+        row.set_item("plan_misses", w.plan_misses)?;
+        row.set_item("miss_reasons", w.miss_reasons.into_iter().collect::<std::collections::BTreeMap<_, _>>())?;
+        row.set_item("plans", w.plans)?;
+        row.set_item("plan_seconds", w.plan_seconds)?;
+        row.set_item("busy_seconds", w.busy_seconds)?;
+        row.set_item("bytes_in_use", w.bytes_in_use)?;
+        row.set_item("bytes_peak", w.bytes_peak)?;
+        row.set_item("ops", w.ops.into_iter().collect::<std::collections::BTreeMap<_, _>>())?;
+        workers.append(row)?;
+    }
+    out.set_item("workers", workers)?;
+    Ok(out)
+}
+
+/// The program sent last, in its text form.
+#[pyfunction]
+pub fn _last_program() -> Result<Option<String>> {
+    Ok(current::current_session()?.last_program().map(|p| gt_ir::text::program(&p)))
+}
+
+/// Ends every session; gives what failed unseen.
+#[pyfunction]
+pub fn _finish() -> Vec<String> {
+    let sessions: Vec<_> = SESSIONS.lock().drain(..).filter_map(|s| s.upgrade()).collect();
+    let mut failures = Vec::new();
+    for session in sessions {
+        if let Err(error) = session.finish() {
+            failures.push(error.to_string());
+        }
+    }
+    failures
+}

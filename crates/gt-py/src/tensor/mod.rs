@@ -1,0 +1,49 @@
+//! `gt.Tensor`: a client tensor and the device its user gave it.
+
+mod arith;
+mod grad;
+mod look;
+
+use crate::device::Device;
+use gt_client::Tensor;
+use pyo3::prelude::*;
+
+/// A tensor somewhere on the workers.
+#[pyclass(name = "Tensor", module = "gt", subclass, frozen, weakref)]
+pub struct PyTensor {
+    pub t: Tensor,
+    pub device: Device,
+}
+
+impl PyTensor {
+    /// A tensor without a device of its own.
+    pub fn new(t: Tensor) -> PyTensor {
+        PyTensor { t, device: Device::CPU }
+    }
+
+    /// A result that lies where this tensor lies.
+    #[inline]
+    pub fn wrap(&self, t: Tensor) -> PyTensor {
+        PyTensor { t, device: self.device }
+    }
+}
+
+/// What a binary operator gives: a tensor, or `NotImplemented` for operands it does not know.
+pub struct Answer(pub Option<PyTensor>);
+
+impl<'py> IntoPyObject<'py> for Answer {
+    type Target = PyAny;
+    type Output = Bound<'py, PyAny>;
+    type Error = PyErr;
+
+    #[cfg(feature = "stubs")]
+    const OUTPUT_TYPE: pyo3::inspect::PyStaticExpr = <PyTensor as pyo3::PyTypeInfo>::TYPE_HINT;
+
+    #[inline]
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match self.0 {
+            Some(t) => Ok(Bound::new(py, t)?.into_any()),
+            None => Ok(py.NotImplemented().into_bound(py)),
+        }
+    }
+}

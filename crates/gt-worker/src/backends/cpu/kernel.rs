@@ -1,0 +1,436 @@
+//! Runs lowered kernels tile by tile.
+
+use super::convert::{Lane, is_native, narrow, round, widen};
+use super::lower::{Do, From, LoadAt, Lowered, StoreAt};
+use super::threads::Threads;
+use super::{convert, tile};
+use gt_compiler::Strides;
+use gt_ir::{Binary, Kind, Scalar, Slot};
+use smallvec::SmallVec;
+use std::cell::UnsafeCell;
+
+/// Work below this many simple element operations is not worth waking a thread for.
+const PARALLEL: usize = 96 << 10;
+
+/// The memory of a run, one pointer per storage.
+#[derive(Clone, Copy)]
+pub struct Bases<'a> {
+    pub ptrs: &'a [*mut u8],
+    pub slots: &'a [Slot],
+}
+
+// SAFETY: steps write disjoint parts, as the plan says which storage a step writes and tiles do not overlap.
+unsafe impl Sync for Bases<'_> {}
+
+/// A kernel with its addresses, for one run.
+pub struct Bound<'a> {
+    pub kernel: &'a Lowered,
+    loads: SmallVec<[*const u8; 12]>,
+    stores: SmallVec<[*mut u8; 4]>,
+    slots: &'a [Slot],
+}
+
+// SAFETY: as for `Bases`.
+unsafe impl Sync for Bound<'_> {}
+
+impl<'a> Bound<'a> {
+    pub fn new(kernel: &'a Lowered, bases: Bases<'a>) -> Bound<'a> {
+        let at = |storage: u32, map: &gt_compiler::Map, size: usize| {
+            bases.ptrs[storage as usize].wrapping_offset(map.offset(bases.slots) * size as isize)
+        };
+        let loads = kernel
+            .loads
+            .iter()
+            .map(|l| match &l.from {
+                From::Mem(storage) => at(*storage, &l.map, l.dtype.size()) as *const u8,
+                From::Num(_) | From::Iota(..) => std::ptr::null(),
+            })
+            .collect();
+        let stores = kernel.stores.iter().map(|s| at(s.storage, &s.map, s.dtype.size())).collect();
+        Bound { kernel, loads, stores, slots: bases.slots }
+    }
+}
+
+/// Memory of a thread's registers.
+struct Scratch {
+    memory: Vec<u64>,
+}
+
+thread_local! {
+    static SCRATCH: UnsafeCell<Scratch> = const { UnsafeCell::new(Scratch { memory: Vec::new() }) };
+}
+
+/// A thread's tiles while it works on one kernel.
+pub struct Tiles<'b, 'a> {
+    bound: &'b Bound<'a>,
+    scratch: *mut u8,
+    /// Where each register's tile is.
+    regs: SmallVec<[*mut u8; 24]>,
+    coords: SmallVec<[usize; 6]>,
+}
+
+impl<'b, 'a> Tiles<'b, 'a> {
+    /// Prepares this thread; `most` is the longest range it will ask for. One at a time per thread.
+    pub fn new(bound: &'b Bound<'a>, most: usize) -> Tiles<'b, 'a> {
+        let kernel = bound.kernel;
+        let scratch = SCRATCH.with(|cell| {
+            // SAFETY: the cell is this thread's own, and the borrow ends here.
+            let scratch = unsafe { &mut *cell.get() };
+            let words = kernel.scratch / 8 + 16;
+            if scratch.memory.len() < words {
+                scratch.memory = vec![0; words];
+            }
+            let start = scratch.memory.as_mut_ptr() as *mut u8;
+            start.wrapping_add(start.align_offset(64))
+        });
+        let mut regs: SmallVec<[*mut u8; 24]> = SmallVec::from_elem(std::ptr::null_mut(), kernel.regs);
+        for (i, load) in kernel.loads.iter().enumerate() {
+            regs[i] = scratch.wrapping_add(load.tile_at);
+            if load.splat {
+                // SAFETY: the tile holds `kernel.tile` elements; a splat load shows one element of its storage.
+                unsafe { splat(load, bound.loads[i], regs[i], most.min(kernel.tile), bound.slots) };
+            }
+        }
+        Tiles { bound, scratch, regs, coords: SmallVec::from_elem(0, kernel.dims.len()) }
+    }
+
+    /// Computes elements `start..start + len` of the iteration space, at most a tile, and stores what is to be stored.
+    ///
+    /// # Safety
+    /// The range lies in the iteration space, and no other thread computes any of it.
+    #[inline]
+    pub unsafe fn eval(&mut self, start: usize, len: usize) {
+        let kernel = self.bound.kernel;
+        let inner = kernel.dims[kernel.dims.len() - 1];
+        let within = if kernel.linear { true } else { self.locate(start, len, inner) };
+        // SAFETY: addresses stay inside the storages, since maps of a checked program show only elements that exist;
+        // tiles lie in scratch and are long enough.
+        unsafe {
+            for (i, load) in kernel.loads.iter().enumerate() {
+                if !load.splat {
+                    self.load(i, load, start, len, within);
+                }
+            }
+            for op in &kernel.ops {
+                let mut out = self.scratch.add(op.tile_at);
+                if let Some(s) = op.direct {
+                    let store = &kernel.stores[s as usize];
+                    if let Some(at) = self.straight(store, self.bound.stores[s as usize], start, within) {
+                        out = at;
+                    }
+                }
+                let arg = |k: usize| self.regs[op.args[k] as usize] as *const u8;
+                match &op.work {
+                    Do::Unary(row) => tile::unary(*row, op.lane, arg(0), out, len),
+                    Do::Binary(row) => tile::binary(*row, op.lane, arg(0), arg(1), out, len),
+                    Do::Where => tile::select(op.lane.size(), arg(0), arg(1), arg(2), out, len),
+                    Do::Cast => convert::cast(op.lane, op.dtype, arg(0), out, len),
+                    Do::Square => tile::binary(Binary::Mul, op.lane, arg(0), arg(0), out, len),
+                    Do::Cube => tile::cube(op.lane, arg(0), out, len),
+                }
+                if op.round {
+                    round(op.dtype, out, len);
+                }
+                self.regs[op.out as usize] = out;
+            }
+            for (i, store) in kernel.stores.iter().enumerate() {
+                self.store(store, self.bound.stores[i], start, len, within);
+            }
+        }
+    }
+
+    /// The tile of a register after `eval`.
+    pub fn reg(&self, reg: usize) -> *const u8 {
+        self.regs[reg]
+    }
+
+    /// Finds the coordinates of `start`; true if the range ends in the same row.
+    fn locate(&mut self, start: usize, len: usize, inner: usize) -> bool {
+        let mut rest = start;
+        for d in (0..self.coords.len()).rev() {
+            let n = self.bound.kernel.dims[d];
+            self.coords[d] = rest % n;
+            rest /= n;
+        }
+        self.coords[self.coords.len() - 1] + len <= inner
+    }
+
+    /// How far the element at the coordinates is from the first, in elements.
+    fn position(&self, strides: &Strides) -> isize {
+        self.coords.iter().zip(strides).map(|(&c, &s)| c as isize * s).sum()
+    }
+
+    /// Where the tile of a store lies if it is packed in memory.
+    #[inline]
+    fn straight(&self, store: &StoreAt, base: *mut u8, start: usize, within: bool) -> Option<*mut u8> {
+        let size = store.dtype.size();
+        if store.linear {
+            Some(base.wrapping_add(start * size))
+        } else if within && store.strides[store.strides.len() - 1] == 1 {
+            Some(base.wrapping_offset(self.position(&store.strides) * size as isize))
+        } else {
+            None
+        }
+    }
+
+    #[inline]
+    unsafe fn load(&mut self, i: usize, load: &LoadAt, start: usize, len: usize, within: bool) {
+        let tile = self.scratch.wrapping_add(load.tile_at);
+        let base = self.bound.loads[i];
+        let size = load.dtype.size();
+        let native = load.raw || is_native(load.dtype);
+        // SAFETY: passed on from `eval`.
+        unsafe {
+            if let From::Iota(first, step) = &load.from {
+                let (first, step) = (first.get(self.bound.slots), step.get(self.bound.slots));
+                self.iota(load, first, step, tile, start, len);
+                self.regs[i] = tile;
+                return;
+            }
+            let inner = load.strides[load.strides.len() - 1];
+            let packed = if load.linear {
+                base.wrapping_add(start * size)
+            } else if within && inner == 1 {
+                base.wrapping_offset(self.position(&load.strides) * size as isize)
+            } else {
+                let to = if native { tile } else { self.scratch.wrapping_add(load.raw_at) };
+                let at = base.wrapping_offset(self.position(&load.strides) * size as isize);
+                self.walk(&load.strides, len, |moved, run, done| {
+                    let from = at.wrapping_offset(moved * size as isize);
+                    gather(size, from, inner, to.add(done * size), run);
+                });
+                to as *const u8
+            };
+            self.regs[i] = if native {
+                packed as *mut u8
+            } else {
+                widen(load.dtype, packed, tile, len);
+                tile
+            };
+        }
+    }
+
+    #[inline]
+    unsafe fn store(&self, store: &StoreAt, base: *mut u8, start: usize, len: usize, within: bool) {
+        let from = self.regs[store.reg as usize] as *const u8;
+        let size = store.dtype.size();
+        let same = store.raw || is_native(store.dtype);
+        // SAFETY: passed on from `eval`.
+        unsafe {
+            match self.straight(store, base, start, within) {
+                Some(to) if store.direct && to as *const u8 == from => {}
+                Some(to) if same => std::ptr::copy(from, to, len * size),
+                Some(to) => narrow(store.dtype, from, to, len),
+                None => {
+                    let mut from = from;
+                    if !same {
+                        let raw = self.scratch.wrapping_add(store.raw_at);
+                        narrow(store.dtype, from, raw, len);
+                        from = raw;
+                    }
+                    let at = base.wrapping_offset(self.position(&store.strides) * size as isize);
+                    let inner = store.strides[store.strides.len() - 1];
+                    self.walk(&store.strides, len, |moved, run, done| {
+                        let to = at.wrapping_offset(moved * size as isize);
+                        scatter(size, from.add(done * size), to, inner, run);
+                    });
+                }
+            }
+        }
+    }
+
+    /// Calls `f(moved, run, done)` for every stretch of the range along the innermost dimension: how far it is from
+    /// the first element of the range, its length, and how many elements came before.
+    #[inline]
+    fn walk(&self, strides: &Strides, len: usize, mut f: impl FnMut(isize, usize, usize)) {
+        let dims = &self.bound.kernel.dims;
+        let last = dims.len() - 1;
+        let mut at = self.coords.clone();
+        let (mut moved, mut done) = (0isize, 0);
+        loop {
+            let run = (dims[last] - at[last]).min(len - done);
+            f(moved, run, done);
+            done += run;
+            if done == len {
+                return;
+            }
+            moved -= at[last] as isize * strides[last];
+            at[last] = 0;
+            for d in (0..last).rev() {
+                at[d] += 1;
+                moved += strides[d];
+                if at[d] < dims[d] {
+                    break;
+                }
+                moved -= dims[d] as isize * strides[d];
+                at[d] = 0;
+            }
+        }
+    }
+
+    /// Fills a tile with `first + position * step`.
+    unsafe fn iota(&self, load: &LoadAt, first: Scalar, step: Scalar, tile: *mut u8, start: usize, len: usize) {
+        let offset = load.map.offset(self.bound.slots);
+        let dtype = load.dtype;
+        let element = |position: isize| match dtype.kind() {
+            Kind::Float => Scalar::Float(first.as_f64() + position as f64 * step.as_f64()),
+            Kind::Int | Kind::Bool => {
+                Scalar::Int(first.as_i64().wrapping_add(step.as_i64().wrapping_mul(position as i64)))
+            }
+        };
+        // SAFETY: the tile holds `len` elements of the type's lane.
+        unsafe {
+            if load.linear {
+                for k in 0..len {
+                    put(dtype, element(offset + (start + k) as isize), tile, k);
+                }
+            } else {
+                let at = offset + self.position(&load.strides);
+                let inner = load.strides[load.strides.len() - 1];
+                self.walk(&load.strides, len, |moved, run, done| {
+                    for k in 0..run {
+                        put(dtype, element(at + moved + k as isize * inner), tile, done + k);
+                    }
+                });
+            }
+        }
+    }
+}
+
+/// Writes element `k` of a tile, rounded to the type it stands for.
+#[inline(always)]
+unsafe fn put(dtype: gt_ir::DType, x: Scalar, tile: *mut u8, k: usize) {
+    let x = x.to_dtype(dtype);
+    // SAFETY: the caller's tile holds element `k`.
+    unsafe {
+        match Lane::of(dtype) {
+            Lane::F32 => *(tile as *mut f32).add(k) = x.as_f64() as f32,
+            Lane::F64 => *(tile as *mut f64).add(k) = x.as_f64(),
+            Lane::I32 => *(tile as *mut i32).add(k) = x.as_i64() as i32,
+            Lane::I64 => *(tile as *mut i64).add(k) = x.as_i64(),
+            Lane::Bool => *tile.add(k) = x.as_bool() as u8,
+        }
+    }
+}
+
+/// Fills a tile with one value: a number, or the one element that a load shows.
+unsafe fn splat(load: &LoadAt, from: *const u8, tile: *mut u8, n: usize, slots: &[Slot]) {
+    let size = load.dtype.size();
+    // SAFETY: passed on from the caller.
+    unsafe {
+        let x = match &load.from {
+            From::Num(x) => x.get(slots),
+            From::Mem(_) => {
+                if load.raw {
+                    gather(size, from, 0, tile, n);
+                    return;
+                }
+                Scalar::read(load.dtype, std::slice::from_raw_parts(from, size))
+            }
+            From::Iota(..) => return,
+        };
+        put(load.dtype, x, tile, 0);
+        let lane = Lane::of(load.dtype).size();
+        gather(lane, tile, 0, tile, n);
+    }
+}
+
+/// Copies `n` elements that lie `stride` apart into a packed run.
+#[inline]
+unsafe fn gather(size: usize, from: *const u8, stride: isize, to: *mut u8, n: usize) {
+    #[inline(always)]
+    unsafe fn typed<T: Copy>(from: *const T, stride: isize, to: *mut T, n: usize) {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            match stride {
+                0 => {
+                    let x = *from;
+                    for k in 0..n {
+                        *to.add(k) = x;
+                    }
+                }
+                1 if n >= 16 => std::ptr::copy_nonoverlapping(from, to, n),
+                _ => {
+                    for k in 0..n {
+                        *to.add(k) = *from.offset(k as isize * stride);
+                    }
+                }
+            }
+        }
+    }
+    // SAFETY: passed on from the caller.
+    unsafe {
+        match size {
+            1 => typed(from, stride, to, n),
+            2 => typed(from as *const u16, stride, to as *mut u16, n),
+            4 => typed(from as *const u32, stride, to as *mut u32, n),
+            _ => typed(from as *const u64, stride, to as *mut u64, n),
+        }
+    }
+}
+
+/// Copies a packed run to `n` places that lie `stride` apart.
+#[inline]
+unsafe fn scatter(size: usize, from: *const u8, to: *mut u8, stride: isize, n: usize) {
+    #[inline(always)]
+    unsafe fn typed<T: Copy>(from: *const T, to: *mut T, stride: isize, n: usize) {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            if stride == 1 && n >= 16 {
+                std::ptr::copy_nonoverlapping(from, to, n);
+                return;
+            }
+            for k in 0..n {
+                *to.offset(k as isize * stride) = *from.add(k);
+            }
+        }
+    }
+    // SAFETY: passed on from the caller.
+    unsafe {
+        match size {
+            1 => typed(from, to, stride, n),
+            2 => typed(from as *const u16, to as *mut u16, stride, n),
+            4 => typed(from as *const u32, to as *mut u32, stride, n),
+            _ => typed(from as *const u64, to as *mut u64, stride, n),
+        }
+    }
+}
+
+/// Into how many tasks to cut work of this size: 1 means it is not worth sharing.
+pub fn tasks(threads: &Threads, work: usize, most: usize) -> usize {
+    if threads.count() == 1 || work < PARALLEL {
+        return 1;
+    }
+    (threads.count() * 4).min(work / (PARALLEL / 4)).min(most).max(1)
+}
+
+/// Runs an elementwise kernel.
+pub fn run(kernel: &Lowered, bases: Bases, threads: &Threads) {
+    if kernel.numel == 0 {
+        return;
+    }
+    let bound = Bound::new(kernel, bases);
+    let inner = kernel.dims[kernel.dims.len() - 1];
+    // Rows long enough for a tile are walked one by one, others are walked across.
+    let by_row = !kernel.linear && kernel.dims.len() > 1 && inner >= 128;
+    let (units, unit) = if by_row {
+        (kernel.numel / inner, inner)
+    } else {
+        (kernel.numel.div_ceil(kernel.tile), kernel.tile)
+    };
+    let tasks = tasks(threads, kernel.numel * kernel.cost, units);
+    threads.run(tasks, &|t| {
+        let (first, last) = (units * t / tasks, units * (t + 1) / tasks);
+        let mut tiles = Tiles::new(&bound, kernel.numel);
+        for u in first..last {
+            let end = ((u + 1) * unit).min(kernel.numel);
+            let mut start = u * unit;
+            while start < end {
+                let len = (end - start).min(kernel.tile);
+                // SAFETY: tasks cover disjoint ranges of the space.
+                unsafe { tiles.eval(start, len) };
+                start += len;
+            }
+        }
+    });
+}

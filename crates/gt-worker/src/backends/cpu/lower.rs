@@ -1,0 +1,388 @@
+//! Kernels of the plan made ready for tiles: dimensions collapsed, registers given places in scratch memory.
+
+use super::convert::{Lane, is_native};
+use gt_compiler::{Calc, Kernel, Map, Num, Plan, Source, Strides};
+use gt_ir::{Binary, DType, Ints, Scalar, Unary};
+use smallvec::SmallVec;
+
+/// A kernel over a collapsed iteration space, whose elements are numbered row-major.
+pub struct Lowered {
+    pub dims: SmallVec<[usize; 6]>,
+    pub numel: usize,
+    /// Elements per tile.
+    pub tile: usize,
+    pub loads: Vec<LoadAt>,
+    pub ops: Vec<Op>,
+    pub stores: Vec<StoreAt>,
+    pub regs: usize,
+    /// Bytes of scratch memory a thread needs.
+    pub scratch: usize,
+    /// Roughly, work per element in simple loops over a tile.
+    pub cost: usize,
+    /// All loads and stores are packed and in order: positions need no coordinates.
+    pub linear: bool,
+}
+
+pub enum From {
+    Mem(u32),
+    Num(Num),
+    Iota(Num, Num),
+}
+
+pub struct LoadAt {
+    pub from: From,
+    pub dtype: DType,
+    /// Kept as it lies in memory: no arithmetic reads it.
+    pub raw: bool,
+    pub map: Map,
+    pub strides: Strides,
+    pub linear: bool,
+    /// One value for the whole space.
+    pub splat: bool,
+    /// Where in scratch its tile is, and a tile of elements not yet widened.
+    pub tile_at: usize,
+    pub raw_at: usize,
+}
+
+pub enum Do {
+    Unary(Unary),
+    Binary(Binary),
+    Where,
+    Cast,
+    /// x * x and x * x * x, for powers.
+    Square,
+    Cube,
+}
+
+pub struct Op {
+    pub work: Do,
+    /// Of the operands.
+    pub lane: Lane,
+    pub dtype: DType,
+    pub args: [u16; 3],
+    pub out: u16,
+    pub tile_at: usize,
+    /// The result is to be rounded to `dtype`.
+    pub round: bool,
+    /// The store that takes the result straight from this op, if it is packed where a tile falls.
+    pub direct: Option<u16>,
+}
+
+pub struct StoreAt {
+    pub reg: u16,
+    pub dtype: DType,
+    pub raw: bool,
+    pub storage: u32,
+    pub map: Map,
+    pub strides: Strides,
+    pub linear: bool,
+    pub direct: bool,
+    pub raw_at: usize,
+}
+
+/// Dimensions put in `order`, neighbours merged where every map steps evenly across them; no dimension crosses the
+/// ends of `parts` (lengths that sum to the rank).
+fn collapse(
+    shape: &[usize],
+    order: &[usize],
+    parts: &[usize],
+    maps: &[&Strides],
+) -> (SmallVec<[usize; 6]>, SmallVec<[Strides; 8]>) {
+    let mut dims: SmallVec<[usize; 6]> = SmallVec::new();
+    let mut strides: SmallVec<[Strides; 8]> = maps.iter().map(|_| Strides::new()).collect();
+    let mut at = 0;
+    for &part in parts {
+        let first = dims.len();
+        for &d in &order[at..at + part] {
+            let n = shape[d];
+            if n == 1 {
+                continue;
+            }
+            let merges = dims.len() > first
+                && maps.iter().zip(&strides).all(|(m, s)| s[s.len() - 1] == m[d] * n as isize);
+            if merges {
+                let last = dims.len() - 1;
+                dims[last] *= n;
+                strides.iter_mut().zip(maps).for_each(|(s, m)| s[last] = m[d]);
+            } else {
+                dims.push(n);
+                strides.iter_mut().zip(maps).for_each(|(s, m)| s.push(m[d]));
+            }
+        }
+        at += part;
+    }
+    if dims.is_empty() {
+        dims.push(1);
+        strides.iter_mut().for_each(|s| s.push(0));
+    }
+    (dims, strides)
+}
+
+fn is_linear(dims: &[usize], strides: &Strides) -> bool {
+    let mut step = 1isize;
+    for d in (0..dims.len()).rev() {
+        if dims[d] != 1 && strides[d] != step {
+            return false;
+        }
+        step *= dims[d] as isize;
+    }
+    true
+}
+
+/// The dimensions of a fold in the order it walks them: kept, reduced, kept and innermost.
+pub struct FoldOrder {
+    pub order: Ints,
+    pub parts: [usize; 3],
+    pub kept: usize,
+    pub reduced: usize,
+    pub inner: usize,
+}
+
+impl FoldOrder {
+    pub fn new(shape: &[usize], dims: &[usize]) -> FoldOrder {
+        let last = dims.iter().copied().filter(|&d| shape[d] != 1).max().unwrap_or(0);
+        let is_reduced = |d: &usize| dims.contains(d);
+        let outer = (0..shape.len()).filter(|d| !is_reduced(d) && *d < last);
+        let inner = (0..shape.len()).filter(|d| !is_reduced(d) && *d >= last);
+        let mut order: Ints = outer.collect();
+        let first = order.len();
+        order.extend((0..shape.len()).filter(is_reduced));
+        let second = order.len() - first;
+        order.extend(inner);
+        let third = order.len() - first - second;
+        let count = |range: std::ops::Range<usize>| range.map(|i| shape[order[i]]).product();
+        FoldOrder {
+            parts: [first, second, third],
+            kept: count(0..first),
+            reduced: count(first..first + second),
+            inner: count(first + second..order.len()),
+            order,
+        }
+    }
+}
+
+/// Bytes of registers that should stay in the innermost cache.
+const SCRATCH: usize = 20 << 10;
+
+/// A fold reads tiles in multiples of this.
+pub const FOLD_TILE: usize = 1024;
+
+pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered {
+    let nloads = kernel.loads.len();
+    let regs = nloads + kernel.code.len();
+    let rank = kernel.shape.len();
+    let none = Map::constant(rank);
+    let mut maps: SmallVec<[&Map; 16]> = SmallVec::new();
+    for load in &kernel.loads {
+        maps.push(match &load.from {
+            Source::Mem { map, .. } | Source::Iota { map, .. } => map,
+            Source::Num(_) => &none,
+        });
+    }
+    maps.extend(kernel.stores.iter().map(|s| &s.map));
+    // Maps of numbers merge with anything.
+    let all: SmallVec<[&Strides; 16]> = maps.iter().map(|m| &m.strides).collect();
+    let (dims, strides) = match fold {
+        Some(f) => collapse(&kernel.shape, &f.order, &f.parts, &all),
+        None => {
+            let order: Ints = (0..rank).collect();
+            collapse(&kernel.shape, &order, &[rank], &all)
+        }
+    };
+
+    // When each register is last read by an op.
+    let mut last: SmallVec<[usize; 32]> = SmallVec::from_elem(0, regs);
+    let mut computed: SmallVec<[bool; 32]> = SmallVec::from_elem(false, regs);
+    for (i, code) in kernel.code.iter().enumerate() {
+        for &arg in &code.args {
+            last[arg as usize] = i;
+            computed[arg as usize] = true;
+        }
+    }
+    let forever = usize::MAX;
+    if let Some(f) = &kernel.fold {
+        last[f.reg as usize] = forever;
+        computed[f.reg as usize] = true;
+    }
+    for store in &kernel.stores {
+        last[store.reg as usize] = forever;
+    }
+
+    let dtype_of = |reg: usize| {
+        if reg < nloads { kernel.loads[reg].dtype } else { kernel.code[reg - nloads].dtype }
+    };
+    // A store may be written as its value is computed if no load can be the same memory.
+    let aliased = |storage: u32| match plan.storages[storage as usize].reuse {
+        Some(input) => kernel.loads.iter().any(|l| matches!(&l.from, Source::Mem { storage: s, .. } if *s == input)),
+        None => false,
+    };
+    let mut direct: SmallVec<[Option<u16>; 32]> = SmallVec::from_elem(None, regs);
+    let mut stores: Vec<StoreAt> = Vec::with_capacity(kernel.stores.len());
+    for (i, store) in kernel.stores.iter().enumerate() {
+        let reg = store.reg as usize;
+        let may = reg >= nloads && direct[reg].is_none() && is_native(store.dtype) && !aliased(store.storage);
+        if may {
+            direct[reg] = Some(i as u16);
+        }
+        let strides = strides[nloads + i].clone();
+        stores.push(StoreAt {
+            reg: store.reg,
+            dtype: store.dtype,
+            raw: reg < nloads && !computed[reg],
+            storage: store.storage,
+            linear: is_linear(&dims, &strides),
+            map: store.map.clone(),
+            strides,
+            direct: may,
+            raw_at: 0,
+        });
+    }
+
+    let mut loads: Vec<LoadAt> = Vec::with_capacity(nloads);
+    for (i, load) in kernel.loads.iter().enumerate() {
+        let strides = strides[i].clone();
+        let from = match &load.from {
+            Source::Mem { storage, .. } => From::Mem(*storage),
+            Source::Num(x) => From::Num(*x),
+            Source::Iota { start, step, .. } => From::Iota(*start, *step),
+        };
+        loads.push(LoadAt {
+            dtype: load.dtype,
+            raw: !computed[i] && matches!(from, From::Mem(_)),
+            linear: matches!(from, From::Mem(_) | From::Iota(..)) && is_linear(&dims, &strides),
+            splat: !matches!(from, From::Iota(..)) && strides.iter().all(|&s| s == 0),
+            from,
+            map: maps[i].clone(),
+            strides,
+            tile_at: 0,
+            raw_at: 0,
+        });
+    }
+
+    // Places: slots of 8 bytes per element are shared by registers that do not live at once.
+    let mut slots = 0usize;
+    let mut free: SmallVec<[usize; 16]> = SmallVec::new();
+    let mut place: SmallVec<[usize; 32]> = SmallVec::from_elem(usize::MAX, regs);
+    let mut widest = 1;
+    let mut take = |free: &mut SmallVec<[usize; 16]>| match free.pop() {
+        Some(slot) => slot,
+        None => {
+            slots += 1;
+            slots - 1
+        }
+    };
+    let needs_tile = |l: &LoadAt| !(l.linear && matches!(l.from, From::Mem(_)) && (l.raw || is_native(l.dtype)));
+    for (i, load) in loads.iter_mut().enumerate() {
+        widest = widest.max(if load.raw { load.dtype.size() } else { Lane::of(load.dtype).size() });
+        if needs_tile(load) {
+            place[i] = take(&mut free);
+            load.tile_at = place[i];
+        }
+        if !load.raw && !is_native(load.dtype) && !load.linear {
+            load.raw_at = take(&mut free);
+        }
+    }
+    let mut cost = loads.iter().map(|l| if l.linear || l.splat { 1 } else { 3 }).sum::<usize>() + stores.len();
+    let mut ops: Vec<Op> = Vec::with_capacity(kernel.code.len());
+    for (i, code) in kernel.code.iter().enumerate() {
+        let out = nloads + i;
+        let operand = match code.calc {
+            Calc::Where => code.dtype,
+            _ => dtype_of(code.args[0] as usize),
+        };
+        let lane = Lane::of(operand);
+        widest = widest.max(Lane::of(code.dtype).size());
+        let mut args = [0u16; 3];
+        args[..code.args.len()].copy_from_slice(&code.args);
+        let round = !is_native(code.dtype) && !matches!(code.calc, Calc::Where | Calc::Cast);
+        let work = match code.calc {
+            Calc::Unary(op) => Do::Unary(op),
+            Calc::Binary(Binary::Pow) => power(lane, &loads, args[1]),
+            Calc::Binary(op) => Do::Binary(op),
+            Calc::Where => Do::Where,
+            Calc::Cast => Do::Cast,
+        };
+        cost += work_cost(&work);
+        place[out] = take(&mut free);
+        // Operands that are not read again give their place to later results.
+        for (k, &arg) in code.args.iter().enumerate() {
+            let arg = arg as usize;
+            let keeps = arg < nloads && loads[arg].splat;
+            if last[arg] == i && place[arg] != usize::MAX && !code.args[..k].contains(&(arg as u16)) && !keeps {
+                free.push(place[arg]);
+            }
+        }
+        ops.push(Op {
+            work,
+            lane,
+            dtype: code.dtype,
+            args,
+            out: out as u16,
+            tile_at: place[out],
+            round,
+            direct: direct[out],
+        });
+    }
+    let mut raw_store = None;
+    for store in &mut stores {
+        widest = widest.max(store.dtype.size());
+        if !store.raw && !is_native(store.dtype) && !store.linear {
+            store.raw_at = *raw_store.get_or_insert_with(|| take(&mut free));
+        }
+    }
+    let numel: usize = kernel.shape.numel();
+    let tile = match fold {
+        Some(_) => FOLD_TILE,
+        None => {
+            let most = SCRATCH / (slots.max(1) * widest);
+            let tile = if slots == 0 { 4096 } else { most.clamp(256, 2048) / 64 * 64 };
+            tile.min(numel.next_multiple_of(64).max(64))
+        }
+    };
+    // A slot more than a tile apart would fall on the same cache sets as its neighbours.
+    let slot_bytes = tile * widest + 64;
+    loads.iter_mut().for_each(|l| {
+        l.tile_at *= slot_bytes;
+        l.raw_at *= slot_bytes;
+    });
+    ops.iter_mut().for_each(|o| o.tile_at *= slot_bytes);
+    stores.iter_mut().for_each(|s| s.raw_at *= slot_bytes);
+    let linear = loads.iter().all(|l| l.linear || l.splat) && stores.iter().all(|s| s.linear);
+    Lowered { dims, numel, tile, loads, ops, stores, regs, scratch: slots * slot_bytes, cost, linear }
+}
+
+/// Powers with a common constant exponent are simpler ops.
+fn power(lane: Lane, loads: &[LoadAt], exponent: u16) -> Do {
+    let plain = Do::Binary(Binary::Pow);
+    if !matches!(lane, Lane::F32 | Lane::F64) {
+        return plain;
+    }
+    let Some(LoadAt { from: From::Num(Num::Const(x)), .. }) = loads.get(exponent as usize) else { return plain };
+    let x: Scalar = *x;
+    match x.as_f64() {
+        2.0 => Do::Square,
+        3.0 => Do::Cube,
+        0.5 => Do::Unary(Unary::Sqrt),
+        -0.5 => Do::Unary(Unary::Rsqrt),
+        -1.0 => Do::Unary(Unary::Recip),
+        _ => plain,
+    }
+}
+
+fn work_cost(work: &Do) -> usize {
+    match work {
+        Do::Unary(op) => match op {
+            Unary::Neg | Unary::Abs | Unary::Sign | Unary::Relu | Unary::Not => 1,
+            Unary::Floor | Unary::Ceil | Unary::Round | Unary::Trunc => 1,
+            Unary::Sqrt | Unary::Rsqrt | Unary::Recip => 3,
+            _ => 6,
+        },
+        Do::Binary(op) => match op {
+            Binary::Pow => 40,
+            Binary::Rem | Binary::FloorDiv => 20,
+            Binary::Div => 2,
+            _ => 1,
+        },
+        Do::Where | Do::Cast | Do::Square | Do::Cube => 1,
+    }
+}

@@ -1,0 +1,385 @@
+//! Elementary functions of `f32` without branches, so that loops over them become vector code. Within 2 ulp.
+//!
+//! Where `mul_add` stands it is meant: the same bits with and without vector units.
+
+use gt_ir::real::Real;
+
+/// An `f32` whose functions are these.
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+#[repr(transparent)]
+pub struct Fast(pub f32);
+
+#[inline(always)]
+fn pick(on: bool, a: f32, b: f32) -> f32 {
+    if on { a } else { b }
+}
+
+/// 1.5 * 2^23: adding it rounds to an integer that then stands in the low bits.
+const MAGIC: f32 = 12_582_912.0;
+const LN2_HI: f32 = 0.693_145_75;
+const LN2_LO: f32 = 1.428_606_8e-6;
+
+#[inline(always)]
+fn power_of_two(k: i32) -> f32 {
+    f32::from_bits(((k + 127) as u32) << 23)
+}
+
+/// (n, r) with x = n ln 2 + r, for |x| up to about 200.
+#[inline(always)]
+fn reduce_ln2(x: f32) -> (i32, f32) {
+    let t = x.mul_add(std::f32::consts::LOG2_E, MAGIC);
+    let n = t - MAGIC;
+    let r = n.mul_add(-LN2_LO, n.mul_add(-LN2_HI, x));
+    ((t.to_bits() as i32).wrapping_sub(MAGIC.to_bits() as i32), r)
+}
+
+/// (exp(r) - 1 - r) / r^2 for |r| < 0.35.
+#[inline(always)]
+fn exp_tail(r: f32) -> f32 {
+    let p = 1.987_569_1e-4f32;
+    let p = p.mul_add(r, 1.398_199_9e-3);
+    let p = p.mul_add(r, 8.333_452e-3);
+    let p = p.mul_add(r, 4.166_579_6e-2);
+    let p = p.mul_add(r, 1.666_666_5e-1);
+    p.mul_add(r, 5.000_000_1e-1)
+}
+
+#[inline(always)]
+pub fn exp(x: f32) -> f32 {
+    // The comparisons leave NaN as it is.
+    let x = pick(x > 89.0, 89.0, x);
+    let x = pick(x < -105.0, -105.0, x);
+    let (n, r) = reduce_ln2(x);
+    let e = exp_tail(r).mul_add(r * r, r) + 1.0;
+    // Two factors, so that results may be subnormal or overflow.
+    let half = n >> 1;
+    e * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+}
+
+#[inline(always)]
+pub fn expm1(x: f32) -> f32 {
+    let at = pick(x > 89.0, 89.0, x);
+    let at = pick(at < -20.0, -20.0, at);
+    let (n, r) = reduce_ln2(at);
+    let q = exp_tail(r).mul_add(r * r, r);
+    let half = n >> 1;
+    let (a, b) = (power_of_two(half), power_of_two(n.wrapping_sub(half)));
+    let y = (q * a).mul_add(b, a * b - 1.0);
+    let y = pick(n == 128, f32::INFINITY, y);
+    pick(x == 0.0, x, y)
+}
+
+/// (e, f, tail) with log(x) = f - f^2 / 2 + tail + e ln 2, for positive normal x.
+#[inline(always)]
+fn log_parts(x: f32) -> (f32, f32, f32) {
+    const SQRT_HALF: u32 = 0x3f35_04f3;
+    let bits = x.to_bits().wrapping_add(0x3f80_0000 - SQRT_HALF);
+    let e = (bits >> 23) as i32 - 127;
+    let f = f32::from_bits((bits & 0x007f_ffff) + SQRT_HALF) - 1.0;
+    let p = 7.037_683_6e-2f32;
+    let p = p.mul_add(f, -1.151_461e-1);
+    let p = p.mul_add(f, 1.167_699_9e-1);
+    let p = p.mul_add(f, -1.242_014_1e-1);
+    let p = p.mul_add(f, 1.424_932_3e-1);
+    let p = p.mul_add(f, -1.666_805_8e-1);
+    let p = p.mul_add(f, 2.000_071_5e-1);
+    let p = p.mul_add(f, -2.499_999_4e-1);
+    let p = p.mul_add(f, 3.333_333_1e-1);
+    (e as f32, f, p * f * f * f)
+}
+
+#[inline(always)]
+pub fn log(x: f32) -> f32 {
+    let small = x < f32::MIN_POSITIVE;
+    let (e, f, tail) = log_parts(pick(small, x * 8_388_608.0, x));
+    let e = pick(small, e - 23.0, e);
+    let y = e.mul_add(LN2_LO, (-0.5 * f).mul_add(f, tail));
+    let y = e.mul_add(LN2_HI, f + y);
+    let y = pick(x == f32::INFINITY || x.is_nan(), x, y);
+    let y = pick(x == 0.0, f32::NEG_INFINITY, y);
+    pick(x < 0.0, f32::NAN, y)
+}
+
+#[inline(always)]
+pub fn log1p(x: f32) -> f32 {
+    let u = 1.0 + x;
+    // What the sum lost, as a share of it.
+    let lost = if x > u - x { x - (u - 1.0) } else { 1.0 - (u - x) };
+    let y = log(u) + pick(u == f32::INFINITY, 0.0, lost / u);
+    let y = pick(u == 0.0, f32::NEG_INFINITY, y);
+    pick(x.abs() < 1e-7, x, y)
+}
+
+#[inline(always)]
+pub fn tanh(x: f32) -> f32 {
+    let t = x.abs();
+    let z = x * x;
+    let p = -5.704_988_7e-3f32;
+    let p = p.mul_add(z, 2.063_908_9e-2);
+    let p = p.mul_add(z, -5.373_971_6e-2);
+    let p = p.mul_add(z, 1.333_144_2e-1);
+    let p = p.mul_add(z, -3.333_328e-1);
+    let near = (p * z).mul_add(x, x);
+    let far = 1.0 - 2.0 / (exp(t + t) + 1.0);
+    pick(t < 0.625, near, far.copysign(x))
+}
+
+#[inline(always)]
+pub fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + exp(-x))
+}
+
+#[inline(always)]
+pub fn silu(x: f32) -> f32 {
+    x / (1.0 + exp(-x))
+}
+
+/// Up to here `erf` is a polynomial, beyond it 1 - erfc.
+const ERF_NEAR: f32 = 0.927_734_4;
+
+/// erf for |x| < `ERF_NEAR`.
+#[inline(always)]
+fn erf_near(x: f32) -> f32 {
+    let s = x * x;
+    let r = -5.967_617e-4f32;
+    let r = r.mul_add(s, 4.991_194e-3);
+    let r = r.mul_add(s, -2.676_813_5e-2);
+    let r = r.mul_add(s, 1.128_199_25e-1);
+    let r = r.mul_add(s, -3.761_253_4e-1);
+    let r = r.mul_add(s, 1.283_791_7e-1);
+    r.mul_add(x, x)
+}
+
+/// erfc for t > `ERF_NEAR`; a few ulp.
+#[inline(always)]
+fn erfc_far(t: f32) -> f32 {
+    let t = pick(t > 5.0, 5.0, t);
+    let s = t * t;
+    let r = (-1.728_534_7e-5f32).mul_add(t, 3.831_971_3e-4);
+    let u = (-3.883_964_4e-3f32).mul_add(t, 2.425_462_2e-2);
+    let r = r.mul_add(s, u);
+    let r = r.mul_add(t, -1.067_778_8e-1);
+    let r = r.mul_add(t, -6.348_466_9e-1);
+    let r = r.mul_add(t, -1.287_175_1e-1);
+    exp(r.mul_add(t, -t))
+}
+
+#[inline(always)]
+pub fn erf(x: f32) -> f32 {
+    let t = x.abs();
+    let y = pick(t > ERF_NEAR, (1.0 - erfc_far(t)).copysign(x), erf_near(x));
+    pick(x.is_nan(), x, y)
+}
+
+/// x Phi(x), without the cancellation of 1 + erf on the negative side.
+#[inline(always)]
+pub fn gelu(x: f32) -> f32 {
+    let z = x * std::f32::consts::FRAC_1_SQRT_2;
+    let t = z.abs();
+    let e = erfc_far(t);
+    let far = pick(z < 0.0, e, 2.0 - e);
+    let twice = pick(t > ERF_NEAR, far, 1.0 + erf_near(z));
+    // Beyond 5 sigma of the negative side the value is below 1e-6 and goes to zero.
+    let twice = pick(z < -5.0, 0.0, twice);
+    let y = 0.5 * x * twice;
+    pick(x == f32::NEG_INFINITY, 0.0, y)
+}
+
+/// (quadrant, r) with x = quadrant * pi / 2 + r, for |x| < 2^30.
+#[inline(always)]
+fn reduce_pi(x: f32) -> (i32, f32) {
+    const MAGIC64: f64 = 6_755_399_441_055_744.0;
+    let x = x as f64;
+    let t = x.mul_add(std::f64::consts::FRAC_2_PI, MAGIC64);
+    let n = t - MAGIC64;
+    let r = n.mul_add(-std::f64::consts::FRAC_PI_2, x);
+    let r = n.mul_add(-6.123_233_995_736_766e-17, r);
+    (t.to_bits() as i32, r as f32)
+}
+
+#[inline(always)]
+fn sin_quadrant(q: i32, r: f32) -> f32 {
+    let s = r * r;
+    let p = -1.951_529_6e-4f32;
+    let p = p.mul_add(s, 8.332_161e-3);
+    let p = p.mul_add(s, -1.666_665_5e-1);
+    let sin = (p * s).mul_add(r, r);
+    let p = 2.443_315_7e-5f32;
+    let p = p.mul_add(s, -1.388_731_6e-3);
+    let p = p.mul_add(s, 4.166_664_6e-2);
+    let cos = p.mul_add(s * s, (-0.5f32).mul_add(s, 1.0));
+    let y = pick(q & 1 == 0, sin, cos);
+    f32::from_bits(y.to_bits() ^ (((q & 2) as u32) << 30))
+}
+
+/// Beyond this `sin` and `cos` are left to the standard library.
+pub const TRIG_LIMIT: f32 = 1_073_741_824.0;
+
+#[inline(always)]
+pub fn sin(x: f32) -> f32 {
+    let (q, r) = reduce_pi(x);
+    pick(x == 0.0, x, sin_quadrant(q, r))
+}
+
+#[inline(always)]
+pub fn cos(x: f32) -> f32 {
+    let (q, r) = reduce_pi(x);
+    sin_quadrant(q.wrapping_add(1), r)
+}
+
+macro_rules! arithmetic {
+    ($($Trait:ident $method:ident),*) => {$(
+        impl std::ops::$Trait for Fast {
+            type Output = Fast;
+            #[inline(always)]
+            fn $method(self, b: Fast) -> Fast {
+                Fast(std::ops::$Trait::$method(self.0, b.0))
+            }
+        }
+    )*};
+}
+
+arithmetic!(Add add, Sub sub, Mul mul, Div div);
+
+impl std::ops::Neg for Fast {
+    type Output = Fast;
+    #[inline(always)]
+    fn neg(self) -> Fast {
+        Fast(-self.0)
+    }
+}
+
+macro_rules! functions {
+    ($($name:ident = $f:path),*) => {$(
+        #[inline(always)]
+        fn $name(self) -> Fast {
+            Fast($f(self.0))
+        }
+    )*};
+}
+
+impl Real for Fast {
+    #[inline(always)]
+    fn of(x: f64) -> Fast {
+        Fast(x as f32)
+    }
+    functions! {
+        exp = exp, expm1 = expm1, log = log, log1p = log1p, sqrt = f32::sqrt, sin = sin, cos = cos, tanh = tanh,
+        erf = erf, abs = f32::abs, floor = f32::floor, ceil = f32::ceil, trunc = f32::trunc,
+        round = f32::round_ties_even, sigmoid = sigmoid, gelu = gelu, silu = silu
+    }
+    #[inline(always)]
+    fn relu(self) -> Fast {
+        // NaN passes the comparison as it is not below.
+        if self.0 < 0.0 { Fast(0.0) } else { self }
+    }
+    #[inline(always)]
+    fn maximum(self, b: Fast) -> Fast {
+        if self.0.is_nan() || self.0 > b.0 { self } else { b }
+    }
+    #[inline(always)]
+    fn minimum(self, b: Fast) -> Fast {
+        if self.0.is_nan() || self.0 < b.0 { self } else { b }
+    }
+    #[inline(always)]
+    fn floor_div(self, b: Fast) -> Fast {
+        Fast((self.0 / b.0).floor())
+    }
+    fn pow(self, e: Fast) -> Fast {
+        Fast(self.0.powf(e.0))
+    }
+    #[inline(always)]
+    fn is_nan(self) -> bool {
+        self.0.is_nan()
+    }
+    #[inline(always)]
+    fn modulo(self, b: Fast) -> Fast {
+        Fast(Real::modulo(self.0, b.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The largest error over a dense sample, in ulp of the result (of the least normal number below that).
+    fn worst(f: fn(f32) -> f32, exact: fn(f64) -> f64, lo: f32, hi: f32) -> (f64, f32) {
+        let mut worst = (0.0, 0.0);
+        let n = 400_000;
+        for i in 0..=n {
+            let x = lo + (hi - lo) * (i as f32 / n as f32);
+            let want = exact(x as f64);
+            let got = f(x);
+            if (want as f32).is_infinite() && got.is_infinite() {
+                continue;
+            }
+            let scale = (want.abs() as f32).max(f32::MIN_POSITIVE);
+            let ulp = (f32::from_bits(scale.to_bits() + 1) - scale) as f64;
+            let error = (got as f64 - want).abs() / ulp;
+            if error.is_nan() || error > worst.0 {
+                worst = (error, x);
+            }
+        }
+        worst
+    }
+
+    #[test]
+    fn within_two_ulp() {
+        let sigmoid64 = |x: f64| 1.0 / (1.0 + (-x).exp());
+        let gelu64 = |x: f64| 0.5 * x * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2);
+        type Case = (&'static str, fn(f32) -> f32, fn(f64) -> f64, f32, f32);
+        let cases: &[Case] = &[
+            ("exp", exp, f64::exp, -87.0, 88.9),
+            ("exp", exp, f64::exp, -1.0, 1.0),
+            ("expm1", expm1, f64::exp_m1, -30.0, 88.0),
+            ("expm1", expm1, f64::exp_m1, -1.0, 1.0),
+            ("expm1", expm1, f64::exp_m1, -1e-3, 1e-3),
+            ("log", log, f64::ln, 1e-38, 1.0),
+            ("log", log, f64::ln, 0.5, 2.0),
+            ("log", log, f64::ln, 1.0, 1e38),
+            ("log1p", log1p, f64::ln_1p, -0.99, 4.0),
+            ("log1p", log1p, f64::ln_1p, -1e-3, 1e-3),
+            ("log1p", log1p, f64::ln_1p, 1.0, 1e30),
+            ("tanh", tanh, f64::tanh, -10.0, 10.0),
+            ("tanh", tanh, f64::tanh, -1e-2, 1e-2),
+            ("sigmoid", sigmoid, sigmoid64, -80.0, 80.0),
+            ("sigmoid", sigmoid, sigmoid64, -4.0, 4.0),
+            ("silu", silu, |x| x / (1.0 + (-x).exp()), -80.0, 80.0),
+            ("erf", erf, libm::erf, -6.0, 6.0),
+            ("erf", erf, libm::erf, -0.1, 0.1),
+            ("sin", sin, f64::sin, -10.0, 10.0),
+            ("sin", sin, f64::sin, -1e6, 1e6),
+            ("sin", sin, f64::sin, 1e8, 1e9),
+            ("cos", cos, f64::cos, -10.0, 10.0),
+            ("cos", cos, f64::cos, -1e6, 1e6),
+            ("gelu", gelu, gelu64, -1.0, 30.0),
+        ];
+        for &(name, f, exact, lo, hi) in cases {
+            let (error, x) = worst(f, exact, lo, hi);
+            println!("{name} on {lo}..{hi}: {error:.2} ulp at {x}");
+            assert!(error <= 2.0, "{name} on {lo}..{hi}: {error:.2} ulp at {x}");
+        }
+        // On the far negative side gelu keeps its relative size.
+        let (error, x) = worst(gelu, gelu64, -4.0, -1.0);
+        assert!(error <= 16.0, "gelu: {error:.2} ulp at {x}");
+    }
+
+    #[test]
+    fn edges() {
+        let (inf, nan) = (f32::INFINITY, f32::NAN);
+        assert_eq!((exp(inf), exp(-inf), exp(100.0), exp(-200.0)), (inf, 0.0, inf, 0.0));
+        assert!(exp(nan).is_nan() && log(nan).is_nan() && log(-1.0).is_nan() && tanh(nan).is_nan());
+        assert!(erf(nan).is_nan() && sin(nan).is_nan() && expm1(nan).is_nan() && log1p(nan).is_nan());
+        assert!(gelu(nan).is_nan() && silu(nan).is_nan() && sigmoid(nan).is_nan() && log1p(-2.0).is_nan());
+        assert_eq!((log(0.0), log(inf), log(1.0), log1p(-1.0)), (-inf, inf, 0.0, -inf));
+        assert_eq!((expm1(inf), expm1(-inf), log1p(inf)), (inf, -1.0, inf));
+        assert_eq!((tanh(inf), tanh(-inf), erf(inf), erf(-inf)), (1.0, -1.0, 1.0, -1.0));
+        assert_eq!((sigmoid(inf), sigmoid(-inf), gelu(-inf), gelu(inf)), (1.0, 0.0, 0.0, inf));
+        assert_eq!(Fast(-0.0).relu().0, 0.0);
+        assert!(Fast(nan).relu().0.is_nan());
+        for f in [sin, tanh, erf, expm1, log1p] {
+            assert_eq!(f(-0.0).to_bits(), (-0.0f32).to_bits());
+        }
+        assert!((log(1e-42) - 1e-42f64.ln() as f32).abs() < 1e-4);
+    }
+}

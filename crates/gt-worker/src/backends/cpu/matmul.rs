@@ -1,0 +1,317 @@
+//! Matrix products, by the `gemm` crate for floats. The split over threads cuts rows or columns of the result only,
+//! so it does not change a bit. A bias is added to the finished sum of products (f32: `round(sum) + bias`).
+
+use super::convert::{narrow, widen};
+use super::kernel::{Bases, tasks};
+use super::memory::Pool;
+use super::threads::Threads;
+use gt_compiler::{Matmul, Tensor};
+use gt_ir::{DType, Kind, Result};
+use std::sync::Arc;
+
+/// A matrix operand for one run: elements of the computing type.
+#[derive(Clone, Copy)]
+struct Matrix<'a> {
+    base: *const u8,
+    tensor: &'a Tensor,
+    rs: isize,
+    cs: isize,
+    /// Strides of the batch dimensions; empty where every batch has its own packed matrix of this many elements.
+    packed: Option<isize>,
+}
+
+// SAFETY: operands are only read while a step runs.
+unsafe impl Sync for Matrix<'_> {}
+
+impl<'a> Matrix<'a> {
+    fn new(tensor: &'a Tensor, bases: Bases) -> Matrix<'a> {
+        let rank = tensor.shape.len();
+        let offset = tensor.map.offset(bases.slots) * tensor.dtype.size() as isize;
+        Matrix {
+            base: bases.ptrs[tensor.storage as usize].wrapping_offset(offset),
+            tensor,
+            rs: tensor.map.strides[rank - 2],
+            cs: tensor.map.strides[rank - 1],
+            packed: None,
+        }
+    }
+
+    /// The first element of batch `i`, elements being `size` bytes.
+    fn batch(&self, i: usize, size: usize) -> *const u8 {
+        let elements = match self.packed {
+            Some(step) => i as isize * step,
+            None => {
+                let rank = self.tensor.shape.len();
+                let (mut rest, mut sum) = (i, 0);
+                for d in (0..rank - 2).rev() {
+                    let n = self.tensor.shape[d];
+                    sum += (rest % n) as isize * self.tensor.map.strides[d];
+                    rest /= n;
+                }
+                sum
+            }
+        };
+        self.base.wrapping_offset(elements * size as isize)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Dst(*mut u8);
+// SAFETY: tasks write disjoint parts of the result.
+unsafe impl Sync for Dst {}
+
+/// Below this many multiplications a product stays on one thread.
+const SMALL: usize = 64 * 64 * 64;
+/// Parts of a split product have at least this many rows or columns.
+const PART: usize = 128;
+
+/// Scratch bytes of a product beyond its operands, for half types.
+pub fn scratch(mm: &Matmul) -> usize {
+    let batch = mm.batch.numel();
+    match mm.a.dtype {
+        DType::F16 | DType::BF16 => 4 * (batch * (mm.m * mm.k + mm.k * mm.n + mm.m * mm.n)),
+        _ => 0,
+    }
+}
+
+pub fn run(mm: &Matmul, bases: Bases, threads: &Threads, pool: &Arc<Pool>) -> Result<()> {
+    if mm.batch.numel() * mm.m * mm.n == 0 {
+        return Ok(());
+    }
+    let (a, b) = (Matrix::new(&mm.a, bases), Matrix::new(&mm.b, bases));
+    let bias = mm.bias.as_ref().map(|t| Matrix::new(t, bases));
+    let out = Dst(bases.ptrs[mm.out as usize]);
+    match mm.a.dtype {
+        DType::F32 => floats::<f32>(mm, a, b, bias, out, threads),
+        DType::F64 => floats::<f64>(mm, a, b, bias, out, threads),
+        DType::F16 | DType::BF16 => return halves(mm, a, b, bias, out, threads, pool),
+        DType::U8 => ints::<u8>(mm, a, b, bias, out, threads),
+        DType::I8 => ints::<i8>(mm, a, b, bias, out, threads),
+        DType::I16 => ints::<i16>(mm, a, b, bias, out, threads),
+        DType::I32 => ints::<i32>(mm, a, b, bias, out, threads),
+        DType::I64 => ints::<i64>(mm, a, b, bias, out, threads),
+        DType::Bool => debug_assert_eq!(mm.a.dtype.kind(), Kind::Int, "the type rule refuses bool"),
+    }
+    Ok(())
+}
+
+trait Float: Copy + Default + std::ops::Add<Output = Self> + Sync + Send + 'static {
+    const ONE: Self;
+}
+
+impl Float for f32 {
+    const ONE: f32 = 1.0;
+}
+
+impl Float for f64 {
+    const ONE: f64 = 1.0;
+}
+
+fn floats<T: Float>(mm: &Matmul, a: Matrix, b: Matrix, bias: Option<Matrix>, out: Dst, threads: &Threads) {
+    let (m, n, k) = (mm.m, mm.n, mm.k);
+    let size = std::mem::size_of::<T>();
+    let batches = mm.batch.numel();
+    let each = m * n * k.max(1);
+    // Parts of one product, along its longer side.
+    let by_rows = m >= n;
+    let side = if by_rows { m } else { n };
+    let want = if threads.count() > 1 && batches < 4 * threads.count() && each >= SMALL { threads.count() } else { 1 };
+    let parts = want.min(side / PART).max(1);
+    // Cuts at multiples of a vector, so that every part sees whole tiles of the micro-kernel.
+    let cut = |p: usize| if p == parts { side } else { (side * p / parts).next_multiple_of(48).min(side) };
+    let units = batches * parts;
+    let tasks = if parts > 1 { units } else { tasks(threads, (batches * each / 8).max(1), units) };
+    threads.run(tasks, &|t| {
+        let out = out;
+        for u in units * t / tasks..units * (t + 1) / tasks {
+            let (i, p) = (u / parts, u % parts);
+            let (from, to) = (cut(p), cut(p + 1));
+            let (row, col, rows, cols) =
+                if by_rows { (from, 0, to - from, n) } else { (0, from, m, to - from) };
+            let dst = (out.0 as *mut T).wrapping_add(i * m * n + row * n + col);
+            let lhs = (a.batch(i, size) as *const T).wrapping_offset(row as isize * a.rs);
+            let rhs = (b.batch(i, size) as *const T).wrapping_offset(col as isize * b.cs);
+            // SAFETY: the operands hold these rows and columns by their maps; the part of the result is ours alone.
+            unsafe {
+                gemm::gemm(
+                    rows,
+                    cols,
+                    k,
+                    dst,
+                    1,
+                    n as isize,
+                    false,
+                    lhs,
+                    a.cs,
+                    a.rs,
+                    rhs,
+                    b.cs,
+                    b.rs,
+                    T::default(),
+                    T::ONE,
+                    false,
+                    false,
+                    false,
+                    gemm::Parallelism::None,
+                );
+                if let Some(bias) = &bias {
+                    let at = bias.batch(i, size) as *const T;
+                    let at = at.wrapping_offset(row as isize * bias.rs + col as isize * bias.cs);
+                    for r in 0..rows {
+                        let dst = std::slice::from_raw_parts_mut(dst.add(r * n), cols);
+                        let from = at.wrapping_offset(r as isize * bias.rs);
+                        if bias.cs == 1 {
+                            let from = std::slice::from_raw_parts(from, cols);
+                            dst.iter_mut().zip(from).for_each(|(d, &x)| *d = *d + x);
+                        } else {
+                            for (c, d) in dst.iter_mut().enumerate() {
+                                *d = *d + *from.wrapping_offset(c as isize * bias.cs);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// Half types: operands widened to f32, one product in f32, bias, one rounding.
+fn halves(
+    mm: &Matmul,
+    a: Matrix,
+    b: Matrix,
+    bias: Option<Matrix>,
+    out: Dst,
+    threads: &Threads,
+    pool: &Arc<Pool>,
+) -> Result<()> {
+    let dtype = mm.a.dtype;
+    let batches = mm.batch.numel();
+    let (m, n, k) = (mm.m, mm.n, mm.k);
+    let wide = pool.take(4 * batches * (m * k + k * n + m * n))?;
+    let start = wide.ptr() as *mut f32;
+    let (wa, wb) = (start, start.wrapping_add(batches * m * k));
+    let wc = wb.wrapping_add(batches * k * n);
+    // A row-major copy in f32.
+    let widened = |x: &Matrix, rows: usize, cols: usize, to: *mut f32| {
+        let to = Dst(to as *mut u8);
+        let total = batches * rows;
+        let tasks = tasks(threads, total * cols, total.max(1));
+        threads.run(tasks, &|t| {
+            let to = to;
+            let mut line = vec![0u16; cols];
+            for r in total * t / tasks..total * (t + 1) / tasks {
+                let from = x.batch(r / rows, 2) as *const u16;
+                let from = from.wrapping_offset((r % rows) as isize * x.rs);
+                let dst = (to.0 as *mut f32).wrapping_add(r * cols) as *mut u8;
+                // SAFETY: the map shows `cols` elements of the row; the copy has room for them.
+                unsafe {
+                    if x.cs == 1 {
+                        widen(dtype, from as *const u8, dst, cols);
+                    } else {
+                        for (c, h) in line.iter_mut().enumerate() {
+                            *h = *from.wrapping_offset(c as isize * x.cs);
+                        }
+                        widen(dtype, line.as_ptr() as *const u8, dst, cols);
+                    }
+                }
+            }
+        });
+    };
+    widened(&a, m, k, wa);
+    widened(&b, k, n, wb);
+    let packed = |base: *mut f32, rows: usize, cols: usize, like: &Matrix<'_>| (base, rows * cols, cols, like.tensor);
+    let (pa, pb) = (packed(wa, m, k, &a), packed(wb, k, n, &b));
+    let dense = |(base, step, cols, tensor)| Matrix {
+        base: base as *const u8,
+        tensor,
+        rs: cols as isize,
+        cs: 1,
+        packed: Some(step as isize),
+    };
+    let dense = |p: (*mut f32, usize, usize, _)| dense((p.0, p.1, p.2, p.3));
+    let (da, db) = (dense(pa), dense(pb));
+    floats::<f32>(mm, da, db, None, Dst(wc as *mut u8), threads);
+    let total = batches * m;
+    let tasks = tasks(threads, total * n, total);
+    let sums = Dst(wc as *mut u8);
+    threads.run(tasks, &|t| {
+        let (sums, out) = (sums, out);
+        let (mut line, mut wide) = (vec![0u16; n], vec![0f32; n]);
+        for r in total * t / tasks..total * (t + 1) / tasks {
+            let row = (sums.0 as *mut f32).wrapping_add(r * n);
+            // SAFETY: rows are disjoint; the bias shows `n` elements of the row.
+            unsafe {
+                if let Some(bias) = &bias {
+                    let from = bias.batch(r / m, 2) as *const u16;
+                    let from = from.wrapping_offset((r % m) as isize * bias.rs);
+                    for (c, h) in line.iter_mut().enumerate() {
+                        *h = *from.wrapping_offset(c as isize * bias.cs);
+                    }
+                    widen(dtype, line.as_ptr() as *const u8, wide.as_mut_ptr() as *mut u8, n);
+                    let row = std::slice::from_raw_parts_mut(row, n);
+                    row.iter_mut().zip(&wide).for_each(|(d, x)| *d += x);
+                }
+                narrow(dtype, row as *const u8, out.0.wrapping_add(r * n * 2), n);
+            }
+        }
+    });
+    Ok(())
+}
+
+trait Int: Copy + Sync + Send + 'static {
+    fn wide(self) -> i64;
+    fn wrap(x: i64) -> Self;
+}
+
+macro_rules! int {
+    ($($t:ty)*) => {$(
+        impl Int for $t {
+            #[inline(always)]
+            fn wide(self) -> i64 {
+                self as i64
+            }
+            #[inline(always)]
+            fn wrap(x: i64) -> $t {
+                x as $t
+            }
+        }
+    )*};
+}
+
+int!(u8 i8 i16 i32 i64);
+
+fn ints<T: Int>(mm: &Matmul, a: Matrix, b: Matrix, bias: Option<Matrix>, out: Dst, threads: &Threads) {
+    let (m, n, k) = (mm.m, mm.n, mm.k);
+    let size = std::mem::size_of::<T>();
+    let total = mm.batch.numel() * m;
+    let tasks = tasks(threads, total * n * k.max(1), total);
+    threads.run(tasks, &|t| {
+        let out = out;
+        let mut sums = vec![0i64; n];
+        for r in total * t / tasks..total * (t + 1) / tasks {
+            let (i, row) = (r / m, (r % m) as isize);
+            let lhs = (a.batch(i, size) as *const T).wrapping_offset(row * a.rs);
+            let rhs = b.batch(i, size) as *const T;
+            sums.fill(0);
+            // SAFETY: the maps show these rows and columns; rows of the result are disjoint.
+            unsafe {
+                for p in 0..k as isize {
+                    let x = (*lhs.wrapping_offset(p * a.cs)).wide();
+                    let line = rhs.wrapping_offset(p * b.rs);
+                    for (c, sum) in sums.iter_mut().enumerate() {
+                        let y = (*line.wrapping_offset(c as isize * b.cs)).wide();
+                        *sum = sum.wrapping_add(x.wrapping_mul(y));
+                    }
+                }
+                for (c, &sum) in sums.iter().enumerate() {
+                    let add = bias.as_ref().map_or(0, |bias| {
+                        let at = bias.batch(i, size) as *const T;
+                        (*at.wrapping_offset(row * bias.rs + c as isize * bias.cs)).wide()
+                    });
+                    *(out.0 as *mut T).add(r * n + c) = T::wrap(sum.wrapping_add(add));
+                }
+            }
+        }
+    });
+}

@@ -1,0 +1,214 @@
+//! The rows of the op table over tiles: loops that become vector code, one copy per vector unit.
+
+use super::convert::{Lane, each};
+use super::isa::per_isa;
+use super::math::{Fast, TRIG_LIMIT};
+use gt_ir::elementwise::Gives;
+use gt_ir::real::Real;
+use gt_ir::{Binary, Unary};
+
+/// Evaluates the body with `$OP` a constant of the table's row.
+macro_rules! per_unary {
+    ($op:expr, $OP:ident => $body:expr) => {
+        per_unary!(@rows $op, $OP, $body; Neg Abs Sign Exp Expm1 Log Log1p Sqrt Rsqrt Recip Sin Cos Tanh Sigmoid Relu Gelu
+            Silu Erf Floor Ceil Round Trunc Not)
+    };
+    (@rows $op:expr, $OP:ident, $body:expr; $($Row:ident)*) => {
+        match $op { $(Unary::$Row => { const $OP: Unary = Unary::$Row; $body })* }
+    };
+}
+
+macro_rules! per_binary {
+    ($op:expr, $OP:ident => $body:expr) => {
+        per_binary!(@rows $op, $OP, $body; Add Sub Mul Div FloorDiv Rem Pow Max Min Eq Ne Lt Le Gt Ge And Or Xor)
+    };
+    (@rows $op:expr, $OP:ident, $body:expr; $($Row:ident)*) => {
+        match $op { $(Binary::$Row => { const $OP: Binary = Binary::$Row; $body })* }
+    };
+}
+
+/// Applies `f` to pairs of elements.
+///
+/// # Safety
+/// All tiles hold `n` elements, and `dst` overlaps none of the others.
+#[inline(always)]
+unsafe fn pairs<A: Copy, B: Copy, D>(a: *const A, b: *const B, dst: *mut D, n: usize, f: impl Fn(A, B) -> D) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let (a, b) = (std::slice::from_raw_parts(a, n), std::slice::from_raw_parts(b, n));
+        let dst = std::slice::from_raw_parts_mut(dst, n);
+        for i in 0..n {
+            dst[i] = f(a[i], b[i]);
+        }
+    }
+}
+
+per_isa! {
+    pub unsafe fn unary_real<T: Real>(op: Unary, x: *const T, out: *mut T, n: usize) {
+        // SAFETY: passed on from the caller.
+        unsafe { per_unary!(op, OP => each(x, out, n, |x| OP.real(x))) }
+    }
+}
+
+per_isa! {
+    pub unsafe fn unary_i32(op: Unary, x: *const i32, out: *mut i32, n: usize) {
+        // SAFETY: passed on from the caller.
+        unsafe { per_unary!(op, OP => each(x, out, n, |x| OP.int(x as i64) as i32)) }
+    }
+}
+
+per_isa! {
+    pub unsafe fn unary_i64(op: Unary, x: *const i64, out: *mut i64, n: usize) {
+        // SAFETY: passed on from the caller.
+        unsafe { per_unary!(op, OP => each(x, out, n, |x| OP.int(x))) }
+    }
+}
+
+per_isa! {
+    pub unsafe fn binary_real<T: Real>(op: Binary, a: *const T, b: *const T, out: *mut u8, n: usize) {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            per_binary!(op, OP => match const { OP.gives() } {
+                Gives::Same => pairs(a, b, out as *mut T, n, |a, b| OP.real(a, b)),
+                Gives::Bool => pairs(a, b, out, n, |a, b| (OP.real(a, b) != T::of(0.0)) as u8),
+            })
+        }
+    }
+}
+
+per_isa! {
+    pub unsafe fn binary_i32(op: Binary, a: *const i32, b: *const i32, out: *mut u8, n: usize) {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            per_binary!(op, OP => match const { OP.gives() } {
+                Gives::Same => pairs(a, b, out as *mut i32, n, |a, b| OP.int(a as i64, b as i64) as i32),
+                Gives::Bool => pairs(a, b, out, n, |a, b| OP.int(a as i64, b as i64) as u8),
+            })
+        }
+    }
+}
+
+per_isa! {
+    pub unsafe fn binary_i64(op: Binary, a: *const i64, b: *const i64, out: *mut u8, n: usize) {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            per_binary!(op, OP => match const { OP.gives() } {
+                Gives::Same => pairs(a, b, out as *mut i64, n, |a, b| OP.int(a, b)),
+                Gives::Bool => pairs(a, b, out, n, |a, b| OP.int(a, b) as u8),
+            })
+        }
+    }
+}
+
+per_isa! {
+    pub unsafe fn binary_bool(op: Binary, a: *const u8, b: *const u8, out: *mut u8, n: usize) {
+        // SAFETY: passed on from the caller.
+        unsafe { per_binary!(op, OP => pairs(a, b, out, n, |a, b| (OP.int(a as i64, b as i64) != 0) as u8)) }
+    }
+}
+
+/// A unary row over a tile of `lane`.
+///
+/// # Safety
+/// Both tiles hold `n` elements of `lane` and do not overlap.
+pub unsafe fn unary(op: Unary, lane: Lane, x: *const u8, out: *mut u8, n: usize) {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        match lane {
+            Lane::F32 => {
+                unary_real(op, x as *const Fast, out as *mut Fast, n);
+                if matches!(op, Unary::Sin | Unary::Cos) {
+                    far_angles(op, x as *const f32, out as *mut f32, n);
+                }
+            }
+            Lane::F64 => unary_real(op, x as *const f64, out as *mut f64, n),
+            Lane::I32 => unary_i32(op, x as *const i32, out as *mut i32, n),
+            Lane::I64 => unary_i64(op, x as *const i64, out as *mut i64, n),
+            Lane::Bool => each(x, out, n, |x| op.bool(x != 0) as u8),
+        }
+    }
+}
+
+/// Recomputes the few angles that the fast path leaves out.
+///
+/// # Safety
+/// Both tiles hold `n` elements and do not overlap.
+unsafe fn far_angles(op: Unary, x: *const f32, out: *mut f32, n: usize) {
+    for i in 0..n {
+        // SAFETY: as the caller promises.
+        unsafe {
+            let angle = *x.add(i);
+            if angle.abs() >= TRIG_LIMIT {
+                *out.add(i) = if op == Unary::Sin { angle.sin() } else { angle.cos() };
+            }
+        }
+    }
+}
+
+/// A binary row over tiles of `lane`; comparisons give a tile of bool.
+///
+/// # Safety
+/// All tiles hold `n` elements, and `out` overlaps none of the others.
+pub unsafe fn binary(op: Binary, lane: Lane, a: *const u8, b: *const u8, out: *mut u8, n: usize) {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        match lane {
+            Lane::F32 => binary_real(op, a as *const Fast, b as *const Fast, out, n),
+            Lane::F64 => binary_real(op, a as *const f64, b as *const f64, out, n),
+            Lane::I32 => binary_i32(op, a as *const i32, b as *const i32, out, n),
+            Lane::I64 => binary_i64(op, a as *const i64, b as *const i64, out, n),
+            Lane::Bool => binary_bool(op, a, b, out, n),
+        }
+    }
+}
+
+per_isa! {
+    pub unsafe fn cube_of<T: Real>(x: *const T, out: *mut T, n: usize) {
+        // SAFETY: passed on from the caller.
+        unsafe { each(x, out, n, |x: T| x * x * x) }
+    }
+}
+
+/// `x * x * x` over a tile of a floating-point lane.
+///
+/// # Safety
+/// Both tiles hold `n` elements of `lane` and do not overlap.
+pub unsafe fn cube(lane: Lane, x: *const u8, out: *mut u8, n: usize) {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        match lane {
+            Lane::F64 => cube_of(x as *const f64, out as *mut f64, n),
+            _ => cube_of(x as *const Fast, out as *mut Fast, n),
+        }
+    }
+}
+
+per_isa! {
+    pub unsafe fn select_of<T: Copy>(cond: *const u8, a: *const T, b: *const T, out: *mut T, n: usize) {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            let (a, b) = (std::slice::from_raw_parts(a, n), std::slice::from_raw_parts(b, n));
+            let cond = std::slice::from_raw_parts(cond, n);
+            let out = std::slice::from_raw_parts_mut(out, n);
+            for i in 0..n {
+                let (x, y) = (a[i], b[i]);
+                out[i] = if cond[i] != 0 { x } else { y };
+            }
+        }
+    }
+}
+
+/// `cond ? a : b` over tiles of elements of `size` bytes.
+///
+/// # Safety
+/// All tiles hold `n` elements, and `out` overlaps none of the others.
+pub unsafe fn select(size: usize, cond: *const u8, a: *const u8, b: *const u8, out: *mut u8, n: usize) {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        match size {
+            1 => select_of(cond, a, b, out, n),
+            4 => select_of(cond, a as *const u32, b as *const u32, out as *mut u32, n),
+            _ => select_of(cond, a as *const u64, b as *const u64, out as *mut u64, n),
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The thread that runs programs: in order within a session, in turns between sessions.
+
+use crate::backend::{Buffer, PlanError};
+use crate::plans::{Found, Plans, panic_text};
+use crate::road::{self, Job};
+use crate::table::{Entry, Inputs, Item};
+use crate::worker::{Core, State, Upload};
+use gt_ir::{Error, TensorId, Ty};
+use gt_net::msg::{Failure, Fetch, Run, SessionId, Value, WorkerMsg};
+use parking_lot::MutexGuard;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub(crate) struct Executor {
+    core: Arc<Core>,
+    plans: Plans,
+}
+
+/// What to do next.
+enum Next {
+    Upload(Upload),
+    Item(SessionId, Item),
+    Stop,
+}
+
+/// How often promises and early bytes are looked through while any are left.
+const SWEEP: Duration = Duration::from_secs(10);
+
+impl Executor {
+    pub fn new(core: Arc<Core>) -> Executor {
+        Executor { core, plans: Plans::default() }
+    }
+
+    pub fn run(mut self) {
+        let core = self.core.clone();
+        loop {
+            match next(&core) {
+                Next::Stop => return,
+                Next::Upload(upload) => self.upload(upload),
+                Next::Item(session, Item::Run(run)) => self.program(session, run),
+                Next::Item(session, Item::Close { fetches, frees }) => self.close(session, &fetches, &frees),
+                Next::Item(session, Item::Send { tensor, goal, to }) => {
+                    let what = core.state.lock().find(session, tensor);
+                    let _ = core.jobs.lock().send(Job::Send { session, tensor, goal, to, what });
+                }
+            }
+        }
+    }
+
+    fn upload(&self, upload: Upload) {
+        let Upload { session, tensor, ty, data } = upload;
+        if self.core.state.lock().sessions.get(&session).is_none_or(|t| t.waits_for(tensor).is_none()) {
+            return;
+        }
+        let entry = match self.core.to_device(session, &ty, data) {
+            Ok(buffer) => Entry::Here { ty, buffer },
+            Err(error) => Entry::Poisoned(Failure { root: 0, instr: None, error }),
+        };
+        let unwanted = self.core.state.lock().fulfil(session, tensor, entry);
+        drop(unwanted);
+    }
+
+    /// Runs a program. It succeeds as a whole or changes nothing but its results' poison (C5).
+    fn program(&mut self, session: SessionId, run: Run) {
+        let Run { seq, program } = &run;
+        let mut state = self.core.state.lock();
+        let Some(table) = state.sessions.get_mut(&session) else { return };
+        let mut inputs = match table.take_inputs(*seq, program) {
+            Ok(inputs) => inputs,
+            Err(failure) => return failed(state, session, &run, None, failure),
+        };
+        drop(state);
+        let (found, made) = self.plans.get(&*self.core.config.backend, program);
+        let start = Instant::now();
+        let outcome = made.and_then(|made| Ok((made, self.core.reserve(session, made.plan.reserve())?)));
+        let outcome = outcome.map_err(|error| PlanError { instr: None, error }).and_then(|(made, ())| {
+            let run = AssertUnwindSafe(|| made.plan.run(&mut inputs.buffers, &program.slots));
+            let outs = catch_unwind(run).unwrap_or_else(|panic| {
+                let error = Error::Runtime(format!("the program panicked: {}", panic_text(&*panic)));
+                Err(PlanError { instr: None, error })
+            })?;
+            Ok((outs, made))
+        });
+        let busy = start.elapsed();
+        let mut state = self.core.state.lock();
+        let counters = &mut state.counters;
+        counters.programs += 1;
+        counters.instructions += program.structure.instrs.len() as u64;
+        counters.busy_seconds += busy.as_secs_f64();
+        match found {
+            Found::Hit => counters.plan_hits += 1,
+            Found::Missed { why, took, kept } => {
+                counters.plan_misses += 1;
+                *counters.misses.entry(why).or_default() += 1;
+                counters.plan_seconds += took.as_secs_f64();
+                counters.plans = kept;
+            }
+        }
+        let dropped = match outcome {
+            Ok((outs, made)) => {
+                for (op, count) in &made.ops {
+                    *counters.ops.entry(op).or_default() += count;
+                }
+                succeeded(&mut state, session, &run, &made.outs, outs, busy)
+            }
+            Err(PlanError { instr, error }) => {
+                let failure = Failure { root: *seq, instr, error };
+                return failed(state, session, &run, Some(inputs), failure);
+            }
+        };
+        drop(state);
+        // Memory goes back with no lock held.
+        drop((dropped, inputs));
+    }
+
+    /// Ends a batch: gives the values asked for, carries out its frees and tells the dispatcher.
+    fn close(&self, session: SessionId, fetches: &[Fetch], frees: &[TensorId]) {
+        let mut values = Vec::with_capacity(fetches.len());
+        for fetch in fetches {
+            let what = self.core.state.lock().find(session, fetch.tensor);
+            let result = what.and_then(|(ty, buffer)| self.core.answer(session, fetch.tensor, &ty, buffer));
+            values.push(Value { req: fetch.req, result });
+        }
+        let mut state = self.core.state.lock();
+        let Some(table) = state.sessions.get_mut(&session) else { return };
+        let dropped: Vec<_> = frees.iter().filter_map(|id| table.remove(*id)).collect();
+        let finished = std::mem::take(&mut table.finished);
+        let failures = std::mem::take(&mut table.failures);
+        let session_bytes = table.bytes;
+        drop(state);
+        drop(dropped);
+        if finished.is_empty() && values.is_empty() {
+            return;
+        }
+        (self.core.say)(WorkerMsg::Update { session, finished, values, failures, session_bytes });
+    }
+}
+
+/// Waits for something to do: bytes first, then the next ready session after the one served last.
+fn next(core: &Core) -> Next {
+    let mut state = core.state.lock();
+    loop {
+        if state.stop {
+            return Next::Stop;
+        }
+        if let Some(upload) = state.uploads.pop_front() {
+            return Next::Upload(upload);
+        }
+        let turn = SessionId(state.turn);
+        let after = state.sessions.range((std::ops::Bound::Excluded(turn), std::ops::Bound::Unbounded));
+        let ready = after.chain(state.sessions.range(..=turn)).find(|(_, t)| t.is_ready()).map(|(id, _)| *id);
+        if let Some(id) = ready {
+            state.turn = id.0;
+            if let Some(item) = state.sessions.get_mut(&id).and_then(|t| t.queue.pop_front()) {
+                return Next::Item(id, item);
+            }
+        }
+        if state.early.is_empty() && state.promised.is_empty() {
+            core.wake.wait(&mut state);
+        } else {
+            core.wake.wait_for(&mut state, SWEEP);
+            road::sweep(&mut state);
+        }
+    }
+}
+
+fn succeeded(
+    state: &mut State,
+    session: SessionId,
+    run: &Run,
+    types: &[Ty],
+    outs: Vec<Buffer>,
+    busy: Duration,
+) -> Vec<Entry> {
+    let outs = types.iter().zip(outs).map(|(ty, buffer)| Entry::Here { ty: ty.clone(), buffer });
+    // A session that ended meanwhile wants nothing.
+    let Some(table) = state.sessions.get_mut(&session) else { return outs.collect() };
+    for (&id, out) in run.program.outs.iter().zip(outs) {
+        table.insert(id, out);
+    }
+    table.busy += busy;
+    table.finished.push(run.seq);
+    run.program.frees.iter().filter_map(|id| table.remove(*id)).collect()
+}
+
+fn failed(mut state: MutexGuard<State>, session: SessionId, run: &Run, inputs: Option<Inputs>, failure: Failure) {
+    let Some(table) = state.sessions.get_mut(&session) else { return };
+    if let Some(inputs) = inputs {
+        table.put_back(&run.program, inputs, &failure);
+    }
+    for &id in &run.program.outs {
+        table.insert(id, Entry::Poisoned(failure.clone()));
+    }
+    table.finished.push(run.seq);
+    table.failures.push((run.seq, failure));
+}

@@ -1,0 +1,212 @@
+//! The worker's bytes on their way: values for clients, copies for other workers, uploads from both (C11).
+
+use crate::backend::{Buffer, HostBytes};
+use crate::plans::panic_text;
+use crate::table::Entry;
+use crate::worker::{Arrived, Core, Promised, State};
+use gt_ir::{Error, Result, TensorId, Ty};
+use gt_net::bulk::{BulkBytes, BulkClient, BulkStore, Dir, Endpoint, Ticket, now_ms};
+use gt_net::msg::{Bytes, Failure, INLINE_BYTES, Payload, SessionId, WorkerId, WorkerMsg};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+/// How long a promised value is kept for its client, and early bytes for the dispatcher's word.
+const KEPT_MS: u64 = 120_000;
+/// Early transfers kept at most.
+const MAX_EARLY: usize = 256;
+/// The largest tensor that fits a control message.
+const MAX_RELAY: usize = 48 << 20;
+
+/// Work for the moving thread.
+pub(crate) enum Job {
+    Send {
+        session: SessionId,
+        tensor: TensorId,
+        goal: Option<WorkerId>,
+        to: Option<(Endpoint, Ticket)>,
+        what: Result<(Ty, Buffer), Failure>,
+    },
+    Stats {
+        req: u64,
+    },
+    Stop,
+}
+
+/// The moving thread.
+pub(crate) fn run(core: &Core, jobs: &Receiver<Job>) {
+    let roads = BulkClient::new();
+    while let Ok(job) = jobs.recv() {
+        match job {
+            Job::Stop => return,
+            Job::Stats { req } => (core.say)(WorkerMsg::Stats { req, stats: core.stats() }),
+            Job::Send { session, tensor, goal, to, what } => {
+                let result = what.and_then(|(_, buffer)| send(core, &roads, to, buffer));
+                (core.say)(WorkerMsg::Moved { session, tensor, goal, result });
+            }
+        }
+    }
+}
+
+/// Brings a tensor to its goal; what cannot go directly goes back to the dispatcher.
+fn send(
+    core: &Core,
+    roads: &BulkClient,
+    to: Option<(Endpoint, Ticket)>,
+    buffer: Buffer,
+) -> Result<Option<Bytes>, Failure> {
+    let bytes = core.to_host(&buffer).map_err(lost)?;
+    let Some((endpoint, ticket)) = to else { return Ok(Some(bytes)) };
+    match roads.put(&endpoint, &ticket, &bytes) {
+        Ok(()) => Ok(None),
+        Err(_) if bytes.len() <= MAX_RELAY => Ok(Some(bytes)),
+        Err(e) => Err(lost(Error::Connection(format!(
+            "move: {} bytes could not be sent to the other worker ({e}), and are too many to be relayed: \
+             check that workers reach each other (`gt worker --advertise HOST`)",
+            bytes.len()
+        )))),
+    }
+}
+
+fn lost(error: Error) -> Failure {
+    Failure { root: 0, instr: None, error }
+}
+
+impl Core {
+    /// Copies a buffer to the host.
+    pub fn to_host(&self, buffer: &Buffer) -> Result<Bytes> {
+        catch_unwind(AssertUnwindSafe(|| self.config.backend.download(buffer)))
+            .unwrap_or_else(|panic| Err(Error::Runtime(format!("download failed: {}", panic_text(&*panic)))))
+    }
+
+    /// Copies bytes to the device, if there is room.
+    pub fn to_device(&self, session: SessionId, ty: &Ty, data: HostBytes) -> Result<Buffer> {
+        let (got, expected) = (data.as_slice().len(), ty.bytes());
+        if got != expected {
+            return Err(Error::Value(format!("upload: got {got} bytes for {ty}, expected {expected}")));
+        }
+        self.reserve(session, expected)?;
+        catch_unwind(AssertUnwindSafe(|| self.config.backend.upload(ty, data)))
+            .unwrap_or_else(|panic| Err(Error::Runtime(format!("upload failed: {}", panic_text(&*panic)))))
+    }
+
+    /// Checks that `bytes` more fit the device.
+    pub fn reserve(&self, session: SessionId, bytes: usize) -> Result<()> {
+        let backend = &self.config.backend;
+        let (in_use, limit) = (backend.memory_in_use().0, backend.memory());
+        if in_use.saturating_add(bytes as u64) <= limit {
+            return Ok(());
+        }
+        let state = self.state.lock();
+        let mut held: Vec<(u64, SessionId)> = state.sessions.iter().map(|(id, t)| (t.bytes, *id)).collect();
+        drop(state);
+        held.sort_unstable_by(|a, b| b.cmp(a));
+        let who = |id: SessionId| if id == session { "this session".into() } else { format!("session {}", id.0) };
+        let biggest: Vec<String> =
+            held.iter().take(3).map(|(bytes, id)| format!("{} {}", who(*id), size(*bytes))).collect();
+        Err(Error::Memory(format!(
+            "out of memory on worker {}: {} more needed, {} of {} in use (most by {}): \
+             drop tensors, use smaller batches, or add a worker",
+            self.config.name,
+            size(bytes as u64),
+            size(in_use),
+            size(limit),
+            biggest.join(", ")
+        )))
+    }
+
+    /// A value for a client: inside the message if it is small or there is no bulk plane, else by ticket.
+    pub fn answer(
+        &self,
+        session: SessionId,
+        tensor: TensorId,
+        ty: &Ty,
+        buffer: Buffer,
+    ) -> Result<Payload, Failure> {
+        let Some((endpoint, key)) = self.plane.get().filter(|_| ty.bytes() > INLINE_BYTES) else {
+            return self.to_host(&buffer).map(Payload::Inline).map_err(lost);
+        };
+        let expires_ms = now_ms() + KEPT_MS;
+        let ticket = key.sign(session.0, tensor.0, ty.bytes() as u64, Dir::Get, expires_ms);
+        let promised = Promised { session, tensor, buffer, expires_ms };
+        self.state.lock().promised.insert(ticket.nonce, promised);
+        Ok(Payload::Bulk { at: endpoint.clone(), ticket })
+    }
+}
+
+impl State {
+    /// A tensor that is here, or why it has no value.
+    pub fn find(&self, session: SessionId, tensor: TensorId) -> Result<(Ty, Buffer), Failure> {
+        match self.sessions.get(&session).and_then(|table| table.get(tensor)) {
+            Some(Entry::Here { ty, buffer }) => Ok((ty.clone(), buffer.clone())),
+            Some(Entry::Poisoned(failure)) => Err(failure.clone()),
+            Some(Entry::Waiting { .. }) | None => {
+                let promised = self.promised.values().find(|p| p.session == session && p.tensor == tensor);
+                // The type is only asked of tensors in the table.
+                let nameless = |p: &Promised| (Ty::new(gt_ir::DType::U8, [p.buffer.bytes()]), p.buffer.clone());
+                promised.map(nameless).ok_or_else(|| {
+                    lost(Error::Value(format!("tensor {} is not on this worker", tensor.0)))
+                })
+            }
+        }
+    }
+}
+
+/// Drops promises and early bytes that nobody came for.
+pub(crate) fn sweep(state: &mut State) {
+    let now = now_ms();
+    state.promised.retain(|_, p| p.expires_ms >= now);
+    state.early.retain(|_, (_, expires_ms)| *expires_ms >= now);
+}
+
+/// The worker's side of the bulk plane.
+pub(crate) struct Store(pub Arc<Core>);
+
+impl BulkStore for Store {
+    fn put(&self, ticket: &Ticket, bytes: BulkBytes) -> Result<(), String> {
+        let (session, tensor) = (SessionId(ticket.session), TensorId(ticket.tensor));
+        let core = &self.0;
+        let mut state = core.state.lock();
+        if state.ended.contains(&session) {
+            return Err(format!("session {} is over", session.0));
+        }
+        let table = state.sessions.get(&session);
+        let Some(ty) = table.and_then(|t| t.waits_for(tensor)).cloned() else {
+            if table.is_some_and(|t| t.get(tensor).is_some()) {
+                return Err(format!("tensor {} is here already", tensor.0));
+            }
+            // The dispatcher's word comes on another road, and may come later.
+            if state.early.len() >= MAX_EARLY {
+                return Err("too many transfers came before they were announced".into());
+            }
+            state.early.insert((session, tensor), (bytes, now_ms() + KEPT_MS));
+            drop(state);
+            core.wake.notify_one();
+            return Ok(());
+        };
+        drop(state);
+        let entry = match core.to_device(session, &ty, HostBytes::Shared(Box::new(Arrived(bytes)))) {
+            Ok(buffer) => Entry::Here { ty, buffer },
+            Err(error) => Entry::Poisoned(lost(error)),
+        };
+        let unwanted = core.state.lock().fulfil(session, tensor, entry);
+        core.wake.notify_one();
+        drop(unwanted);
+        Ok(())
+    }
+
+    fn get(&self, ticket: &Ticket) -> Result<BulkBytes, String> {
+        let promised = self.0.state.lock().promised.remove(&ticket.nonce);
+        let promised = promised.ok_or_else(|| format!("tensor {} was not promised", ticket.tensor))?;
+        let bytes = self.0.to_host(&promised.buffer).map_err(|e| e.to_string())?;
+        Ok(BulkBytes::Vec(Arc::try_unwrap(bytes).unwrap_or_else(|shared| (*shared).clone())))
+    }
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1_048_576 => format!("{:.1} KB", bytes as f64 / 1024.0),
+        1_048_576..1_073_741_824 => format!("{:.1} MB", bytes as f64 / 1048576.0),
+        _ => format!("{:.1} GB", bytes as f64 / 1073741824.0),
+    }
+}

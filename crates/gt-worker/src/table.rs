@@ -1,0 +1,151 @@
+//! What a worker holds for each session: its tensors, and the work that waits in order.
+
+use crate::backend::Buffer;
+use gt_ir::{Error, Program, TensorId, Ty};
+use gt_net::bulk::{Endpoint, Ticket};
+use gt_net::msg::{Batch, Failure, Fetch, Run, WorkerId};
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+/// A tensor of a session.
+pub enum Entry {
+    /// Its bytes are on their way.
+    Waiting { ty: Ty },
+    Here { ty: Ty, buffer: Buffer },
+    /// It has no value, and why (C5).
+    Poisoned(Failure),
+}
+
+/// A step of a session's work.
+pub enum Item {
+    Run(Run),
+    /// The end of a batch: values are given, tensors freed, and the dispatcher is told.
+    Close { fetches: Vec<Fetch>, frees: Vec<TensorId> },
+    Send { tensor: TensorId, goal: Option<WorkerId>, to: Option<(Endpoint, Ticket)> },
+}
+
+/// One session on this worker.
+#[derive(Default)]
+pub struct SessionTable {
+    entries: HashMap<TensorId, Entry>,
+    pub queue: VecDeque<Item>,
+    /// Bytes of the tensors that are here.
+    pub bytes: u64,
+    /// Time spent on its programs.
+    pub busy: Duration,
+    /// What the next update will tell.
+    pub finished: Vec<u64>,
+    pub failures: Vec<(u64, Failure)>,
+}
+
+/// The inputs of a program, taken from the table.
+pub struct Inputs {
+    pub buffers: Vec<Buffer>,
+    /// Per input: its type, if it was taken out because it dies.
+    pub dying: Vec<Option<Ty>>,
+}
+
+impl SessionTable {
+    pub fn push_batch(&mut self, batch: Batch) {
+        self.queue.extend(batch.runs.into_iter().map(Item::Run));
+        self.queue.push_back(Item::Close { fetches: batch.fetches, frees: batch.frees });
+    }
+
+    pub fn get(&self, id: TensorId) -> Option<&Entry> {
+        self.entries.get(&id)
+    }
+
+    /// The type of a tensor whose bytes are on their way.
+    pub fn waits_for(&self, id: TensorId) -> Option<&Ty> {
+        match self.entries.get(&id) {
+            Some(Entry::Waiting { ty }) => Some(ty),
+            _ => None,
+        }
+    }
+
+    pub fn insert(&mut self, id: TensorId, entry: Entry) {
+        self.bytes += entry_bytes(&entry);
+        if let Some(old) = self.entries.insert(id, entry) {
+            self.bytes -= entry_bytes(&old);
+        }
+    }
+
+    pub fn remove(&mut self, id: TensorId) -> Option<Entry> {
+        let old = self.entries.remove(&id)?;
+        self.bytes -= entry_bytes(&old);
+        Some(old)
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// True if the next step waits for nothing.
+    pub fn is_ready(&self) -> bool {
+        let there = |id: &TensorId| self.waits_for(*id).is_none();
+        match self.queue.front() {
+            None => false,
+            Some(Item::Run(run)) => run.program.inputs.iter().all(there),
+            Some(Item::Close { fetches, .. }) => fetches.iter().all(|f| there(&f.tensor)),
+            Some(Item::Send { tensor, .. }) => there(tensor),
+        }
+    }
+
+    /// Takes a program's inputs; those that die leave the table, so that the program holds the only handle.
+    pub fn take_inputs(&mut self, seq: u64, program: &Program) -> Result<Inputs, Failure> {
+        let wrong = |what: String| Failure { root: seq, instr: None, error: Error::Value(what) };
+        let declared = &program.structure.inputs;
+        if declared.len() != program.inputs.len() {
+            return Err(wrong("program: the binding does not fit its structure".into()));
+        }
+        for (id, input) in program.inputs.iter().zip(declared) {
+            match self.entries.get(id) {
+                Some(Entry::Here { ty, .. }) if *ty == input.ty => {}
+                Some(Entry::Here { ty, .. }) => {
+                    return Err(wrong(format!("program: tensor {} is {ty}, not {}", id.0, input.ty)));
+                }
+                Some(Entry::Poisoned(failure)) => return Err(failure.clone()),
+                Some(Entry::Waiting { .. }) | None => {
+                    return Err(wrong(format!("program: tensor {} is not on this worker", id.0)));
+                }
+            }
+        }
+        let mut taken = Inputs { buffers: Vec::new(), dying: Vec::new() };
+        for (id, input) in program.inputs.iter().zip(declared) {
+            let (buffer, dying) = match self.entries.get(id) {
+                Some(Entry::Here { buffer, .. }) if !input.dies => (buffer.clone(), None),
+                _ => match self.remove(*id) {
+                    Some(Entry::Here { ty, buffer }) => (buffer, Some(ty)),
+                    _ => {
+                        let failure = wrong(format!("program: tensor {} is an input twice", id.0));
+                        self.put_back(program, taken, &failure);
+                        return Err(failure);
+                    }
+                },
+            };
+            taken.buffers.push(buffer);
+            taken.dying.push(dying);
+        }
+        Ok(taken)
+    }
+
+    /// Undoes `take_inputs` after a failure. A program that panicked may have lost some: those have no value now.
+    pub fn put_back(&mut self, program: &Program, inputs: Inputs, failure: &Failure) {
+        let whole = inputs.buffers.len() == inputs.dying.len();
+        let mut buffers = inputs.buffers.into_iter();
+        for (id, dying) in program.inputs.iter().zip(inputs.dying) {
+            match (buffers.next(), dying) {
+                (Some(buffer), Some(ty)) if whole => self.insert(*id, Entry::Here { ty, buffer }),
+                (_, Some(_)) => self.insert(*id, Entry::Poisoned(failure.clone())),
+                (_, None) => {}
+            }
+        }
+    }
+}
+
+fn entry_bytes(entry: &Entry) -> u64 {
+    match entry {
+        Entry::Here { ty, .. } => ty.bytes() as u64,
+        Entry::Waiting { .. } | Entry::Poisoned(_) => 0,
+    }
+}

@@ -1,0 +1,275 @@
+//! A worker: takes commands without waiting, runs them on its own thread, and reports.
+
+use crate::backend::{Backend, Buffer, HostBytes};
+use crate::executor::Executor;
+use crate::plans::Miss;
+use crate::road::{self, Job};
+use crate::table::{Entry, Item, SessionTable};
+use gt_ir::{TensorId, Ty};
+use gt_net::bulk::{BulkBytes, Endpoint, TicketKey};
+use gt_net::msg::{SessionId, WorkerCmd, WorkerInfo, WorkerMsg, WorkerStats};
+use parking_lot::{Condvar, Mutex};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+
+/// What a worker is made of.
+#[derive(Clone)]
+pub struct WorkerConfig {
+    /// For logs, errors and `gt top`.
+    pub name: String,
+    /// Threads its device may use, as told to the dispatcher.
+    pub threads: u32,
+    pub backend: Arc<dyn Backend>,
+}
+
+/// Takes what a worker says. Called on the worker's threads, with no lock held.
+pub type Say = Box<dyn Fn(WorkerMsg) + Send + Sync>;
+
+/// A running worker. Dropping it ends its threads after the program they are in.
+pub struct Worker {
+    core: Arc<Core>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What the worker's threads share.
+pub(crate) struct Core {
+    pub config: WorkerConfig,
+    pub state: Mutex<State>,
+    /// Told when there may be something to do.
+    pub wake: Condvar,
+    pub say: Say,
+    pub jobs: Mutex<Sender<Job>>,
+    /// The bulk plane, once it is there, with the key of its tickets.
+    pub plane: OnceLock<(Endpoint, TicketKey)>,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    pub sessions: BTreeMap<SessionId, SessionTable>,
+    /// Bytes that have come and are not on the device yet.
+    pub uploads: VecDeque<Upload>,
+    /// Bytes that came before the dispatcher's word that they would.
+    pub early: HashMap<(SessionId, TensorId), (BulkBytes, u64)>,
+    /// Values promised by ticket: nonce -> value.
+    pub promised: HashMap<u64, Promised>,
+    /// The last sessions that ended; bytes that come for them are refused.
+    pub ended: VecDeque<SessionId>,
+    /// Whose turn was last.
+    pub turn: u64,
+    pub stop: bool,
+    pub counters: Counters,
+}
+
+pub(crate) struct Upload {
+    pub session: SessionId,
+    pub tensor: TensorId,
+    pub ty: Ty,
+    pub data: HostBytes,
+}
+
+pub(crate) struct Promised {
+    pub session: SessionId,
+    pub tensor: TensorId,
+    pub buffer: Buffer,
+    pub expires_ms: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub programs: u64,
+    pub instructions: u64,
+    pub plan_hits: u64,
+    pub plan_misses: u64,
+    pub misses: HashMap<Miss, u64>,
+    pub plans: u64,
+    pub plan_seconds: f64,
+    pub busy_seconds: f64,
+    pub ops: BTreeMap<&'static str, u64>,
+}
+
+/// Ended sessions remembered.
+const ENDED: usize = 1024;
+
+impl Worker {
+    /// Starts the worker's threads. What it has to say goes to `say`.
+    pub fn start(config: WorkerConfig, say: Say) -> Worker {
+        let (jobs, todo) = std::sync::mpsc::channel();
+        let core = Arc::new(Core {
+            config,
+            state: Mutex::default(),
+            wake: Condvar::new(),
+            say,
+            jobs: Mutex::new(jobs),
+            plane: OnceLock::new(),
+        });
+        let (running, moving) = (core.clone(), core.clone());
+        let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new().name(name.into()).spawn(body)
+        };
+        let threads = [
+            spawn("gt-executor", Box::new(move || Executor::new(running).run())),
+            spawn("gt-mover", Box::new(move || road::run(&moving, &todo))),
+        ];
+        // A process that cannot start a thread cannot do anything else either.
+        let threads = threads.into_iter().map(|t| t.expect("cannot start a thread")).collect();
+        Worker { core, threads }
+    }
+
+    /// What this worker tells of itself when it registers.
+    pub fn info(&self) -> WorkerInfo {
+        let (config, plane) = (&self.core.config, self.core.plane.get());
+        WorkerInfo {
+            name: config.name.clone(),
+            backend: config.backend.name().into(),
+            device: config.backend.device(),
+            threads: config.threads,
+            memory: config.backend.memory(),
+            endpoint: plane.map(|(endpoint, _)| endpoint.clone()),
+            ticket_key: plane.map_or([0; 16], |(_, key)| key.0),
+        }
+    }
+
+    /// Takes a command. Never waits for work.
+    pub fn handle(&self, command: WorkerCmd) {
+        self.core.handle(command);
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    /// Drops all sessions, as if each had ended.
+    pub fn clear(&self) {
+        let mut state = self.core.state.lock();
+        let sessions = std::mem::take(&mut state.sessions);
+        let uploads = std::mem::take(&mut state.uploads);
+        let (early, promised) = (std::mem::take(&mut state.early), std::mem::take(&mut state.promised));
+        drop(state);
+        drop((sessions, uploads, early, promised));
+    }
+
+    /// Tensors held now, of all sessions.
+    pub fn tensors(&self) -> usize {
+        self.core.state.lock().sessions.values().map(SessionTable::len).sum()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.core.state.lock().stop = true;
+        self.core.wake.notify_all();
+        let _ = self.core.jobs.lock().send(Job::Stop);
+        for thread in self.threads.drain(..) {
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+impl Core {
+    fn handle(&self, command: WorkerCmd) {
+        let mut state = self.state.lock();
+        match command {
+            WorkerCmd::Batch { session, batch } => state.session(session).push_batch(batch),
+            WorkerCmd::Upload { session, tensor, ty, data } => {
+                let table = state.session(session);
+                if table.get(tensor).is_none() {
+                    table.insert(tensor, Entry::Waiting { ty: ty.clone() });
+                }
+                let data = HostBytes::Owned(data);
+                state.uploads.push_back(Upload { session, tensor, ty, data });
+            }
+            WorkerCmd::Expect { session, tensor, ty } => {
+                let table = state.session(session);
+                if table.get(tensor).is_none() {
+                    table.insert(tensor, Entry::Waiting { ty: ty.clone() });
+                }
+                if let Some((bytes, _)) = state.early.remove(&(session, tensor)) {
+                    let data = HostBytes::Shared(Box::new(Arrived(bytes)));
+                    state.uploads.push_back(Upload { session, tensor, ty, data });
+                }
+            }
+            WorkerCmd::Send { session, tensor, goal, to } => {
+                state.session(session).queue.push_back(Item::Send { tensor, goal, to });
+            }
+            WorkerCmd::Poison { session, tensor, failure } => {
+                let table = state.session(session);
+                if table.waits_for(tensor).is_some() {
+                    table.insert(tensor, Entry::Poisoned(failure));
+                }
+            }
+            WorkerCmd::End { session } => {
+                let table = state.sessions.remove(&session);
+                state.early.retain(|(s, _), _| *s != session);
+                state.promised.retain(|_, p| p.session != session);
+                if state.ended.len() == ENDED {
+                    state.ended.pop_front();
+                }
+                state.ended.push_back(session);
+                drop(state);
+                drop(table);
+                return;
+            }
+            WorkerCmd::Stats { req } => {
+                drop(state);
+                let _ = self.jobs.lock().send(Job::Stats { req });
+                return;
+            }
+        }
+        drop(state);
+        self.wake.notify_one();
+    }
+
+    pub fn stats(&self) -> WorkerStats {
+        let backend = &self.config.backend;
+        let (bytes_in_use, bytes_peak) = backend.memory_in_use();
+        let state = self.state.lock();
+        let c = &state.counters;
+        let reasons = Miss::ALL.iter().filter_map(|m| Some((m.text().to_string(), *c.misses.get(m)?)));
+        WorkerStats {
+            name: self.config.name.clone(),
+            backend: backend.name().into(),
+            device: backend.device(),
+            programs: c.programs,
+            instructions: c.instructions,
+            plan_hits: c.plan_hits,
+            plan_misses: c.plan_misses,
+            miss_reasons: reasons.collect(),
+            plans: c.plans,
+            plan_seconds: c.plan_seconds,
+            busy_seconds: c.busy_seconds,
+            bytes_in_use,
+            bytes_peak,
+            ops: c.ops.iter().map(|(op, n)| (op.to_string(), *n)).collect(),
+        }
+    }
+}
+
+impl State {
+    pub fn session(&mut self, id: SessionId) -> &mut SessionTable {
+        self.sessions.entry(id).or_default()
+    }
+
+    /// Fulfils or poisons a tensor whose bytes were on their way. The entry comes back if nobody waits any more.
+    pub fn fulfil(&mut self, session: SessionId, tensor: TensorId, entry: Entry) -> Option<Entry> {
+        match self.sessions.get_mut(&session) {
+            Some(table) if table.waits_for(tensor).is_some() => {
+                table.insert(tensor, entry);
+                None
+            }
+            _ => Some(entry),
+        }
+    }
+}
+
+/// Bulk bytes as the device sees them.
+pub(crate) struct Arrived(pub BulkBytes);
+
+impl AsRef<[u8]> for Arrived {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_slice()
+    }
+}
