@@ -2,9 +2,10 @@
 
 use crate::session::Session;
 use crate::stream::Stream;
+use crate::value::Value;
 use gt_ir::{Error, Result};
 use parking_lot::Mutex;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -20,6 +21,12 @@ static DEFAULT_STAMP: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     static THREAD: RefCell<ThreadState> = RefCell::new(ThreadState::default());
+}
+
+thread_local! {
+    /// The session and stream this thread recorded to last. Taken out while in use, so that a signal handler that
+    /// records in between finds nothing and goes the long way.
+    static LAST: Cell<Option<(Arc<Session>, Arc<Stream>)>> = const { Cell::new(None) };
 }
 
 #[derive(Default)]
@@ -138,4 +145,28 @@ pub fn current_stream(session: &Arc<Session>) -> Arc<Stream> {
         t.streams.push(stream.clone());
         stream
     })
+}
+
+/// Calls `f` with the session a value belongs to and this thread's stream in it.
+#[inline]
+pub(crate) fn with_stream_of<T>(
+    value: &Value,
+    f: impl FnOnce(&Arc<Session>, &Arc<Stream>) -> Result<T>,
+) -> Result<T> {
+    let pair = match LAST.take() {
+        Some(pair) if pair.0.number == value.stream.session_id && pair.0.generation == generation() => pair,
+        other => {
+            match other {
+                // Inherited through a fork: never touch the parent's locks, not even to drop.
+                Some(pair) if pair.0.generation != generation() => std::mem::forget(pair),
+                other => drop(other),
+            }
+            let session = value.session()?;
+            let stream = current_stream(&session);
+            (session, stream)
+        }
+    };
+    let out = f(&pair.0, &pair.1);
+    LAST.set(Some(pair));
+    out
 }

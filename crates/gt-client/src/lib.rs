@@ -9,6 +9,7 @@ pub mod session;
 pub mod source;
 pub mod stream;
 pub mod tensor;
+mod tensor_ext;
 pub mod value;
 pub mod wait;
 

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 /// Connects to a server and opens a session there.
 pub fn connect(addr: &str, token: Option<String>, settings: Settings) -> Result<Arc<Session>> {
@@ -155,6 +156,10 @@ impl Link for RemoteLink {
             }
             other => self.road.send(&other),
         }
+    }
+
+    fn drive(&self, until: Instant, done: &mut dyn FnMut() -> bool) -> Option<bool> {
+        self.road.peer.get().map(|peer| peer.drive(until, done))
     }
 
     fn close(&self) {

@@ -4,18 +4,25 @@ use crate::stream::{Rebind, Sealed, SourceLine, Stream};
 use crate::value::{SETTLED, Value, ValueInner};
 use foldhash::fast::FixedState;
 use gt_ir::{Arg, Error, Program, Result, Scalar, Slot, Structure, TensorId, Ty};
-use gt_net::msg::{Batch, Bytes, ClientMsg, Failure, Fetch, Payload, Run, SessionMsg, SessionWelcome, Stats};
+use gt_net::msg::{
+    Batch, Bytes, ClientMsg, Failure, Fetch, INLINE_BYTES, Payload, Run, SessionMsg, SessionWelcome, Stats,
+};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The road to a dispatcher. In-process, unix and TCP look alike from here.
 pub trait Link: Send + Sync {
     /// Sends without waiting.
     fn send(&self, msg: ClientMsg) -> Result<()>;
+    /// Waits until `done` by working the connection on this thread, which is the quickest way to an answer; false
+    /// when `until` passed first. `None` where other threads bring the answers.
+    fn drive(&self, _until: Instant, _done: &mut dyn FnMut() -> bool) -> Option<bool> {
+        None
+    }
     /// Says goodbye; later sends are refused.
     fn close(&self);
     /// The peer in words: `in-process`, `localhost:12345`.
@@ -103,9 +110,10 @@ pub struct Session {
     shared: Arc<Shared>,
     streams: Mutex<Vec<Weak<Stream>>>,
     generator: Mutex<Generator>,
+    /// Tensors dropped after the thread that made them had ended.
+    orphans: Mutex<Vec<TensorId>>,
     closed: AtomicBool,
     pub(crate) files: Mutex<crate::source::Files>,
-    last: Mutex<Option<Program>>,
 }
 
 /// The part of a session that the link's thread touches.
@@ -168,9 +176,9 @@ impl Session {
             shared,
             streams: Mutex::new(Vec::new()),
             generator: Mutex::new(Generator { key: 0x6774, offset: 0 }),
+            orphans: Mutex::default(),
             closed: AtomicBool::new(false),
             files: Mutex::default(),
-            last: Mutex::new(None),
         }))
     }
 
@@ -237,10 +245,11 @@ impl Session {
 
     fn send_batch(&self, sealed: Option<Sealed>, fetches: Vec<Fetch>) -> Result<Vec<Value>> {
         let mut outbox = self.outbox.lock();
-        let (held, frees) = match sealed {
+        let (held, mut frees) = match sealed {
             Some(sealed) => self.number(&mut outbox, sealed),
             None => Default::default(),
         };
+        frees.append(&mut self.orphans.lock());
         let batch = Batch { runs: std::mem::take(&mut outbox.queue), fetches, frees };
         if batch.runs.is_empty() && batch.fetches.is_empty() && batch.frees.is_empty() {
             return Ok(held);
@@ -283,14 +292,8 @@ impl Session {
                 program.outs.len()
             );
         }
-        *self.last.lock() = Some(program.clone());
         outbox.queue.push(Run { seq, program });
         (s.held, Vec::new())
-    }
-
-    /// The program sent last, for `gt.debug.save_program`.
-    pub fn last_program(&self) -> Option<Program> {
-        self.last.lock().clone()
     }
 
     /// Sends host bytes as a new tensor.
@@ -309,19 +312,33 @@ impl Session {
         // The program and the request travel together.
         let held = value.stream.flush_with(|sealed| self.send_batch(sealed, vec![fetch]))?;
         drop(held);
-        let result = self.wait(|inbox| inbox.values.remove(&req)).inspect_err(|_| {
+        self.answer(req, value.ty.bytes() <= INLINE_BYTES)
+    }
+
+    fn answer(&self, req: u64, inline: bool) -> Result<Bytes> {
+        let result = self.wait_how(|inbox| inbox.values.remove(&req), inline).inspect_err(|_| {
             self.shared.inbox.lock().abandoned.push(req);
         })?;
-        match result {
-            Ok(bytes) => {
-                self.raise_failures()?;
-                Ok(bytes)
-            }
-            Err(failure) => {
-                self.raise_failures()?;
-                Err(self.describe(&failure))
-            }
+        self.raise_failures()?;
+        result.map_err(|failure| self.describe(&failure))
+    }
+
+    /// The open program of a stream with the bytes of its inputs: all that is needed to run it again elsewhere.
+    pub fn snapshot(&self, stream: &Stream) -> Result<(Program, Vec<Bytes>)> {
+        let Some(program) = stream.snapshot() else {
+            return Err(Error::Runtime(
+                "save_program: nothing is recorded right now: call it after the operations in question and before \
+                 looking at their results"
+                    .into(),
+            ));
+        };
+        let mut inputs = Vec::with_capacity(program.inputs.len());
+        for (id, input) in program.inputs.iter().zip(&program.structure.inputs) {
+            let req = self.reqs.fetch_add(1, Ordering::Relaxed);
+            drop(self.send_batch(None, vec![Fetch { req, tensor: *id }])?);
+            inputs.push(self.answer(req, input.ty.bytes() <= INLINE_BYTES)?);
         }
+        Ok((program, inputs))
     }
 
     /// Runs everything recorded on every thread and waits until it is done.
@@ -345,6 +362,11 @@ impl Session {
             stream.flush()?;
         }
         self.send_batch(None, Vec::new()).map(drop)
+    }
+
+    /// Takes over the frees of a stream that ends; they ride on the next message.
+    pub(crate) fn adopt(&self, frees: Vec<TensorId>) {
+        self.orphans.lock().extend(frees);
     }
 
     /// Counters of the session and its workers.
@@ -382,26 +404,46 @@ impl Session {
         self.wait(|inbox| (inbox.completed + limit > sent || !inbox.failures.is_empty()).then_some(()))
     }
 
-    fn wait<T: Send>(&self, mut ready: impl FnMut(&mut Inbox) -> Option<T> + Send) -> Result<T> {
+    fn wait<T: Send>(&self, ready: impl FnMut(&mut Inbox) -> Option<T> + Send) -> Result<T> {
+        self.wait_how(ready, true)
+    }
+
+    /// Waits for something to arrive. `control` says that it comes inside a message, so that this thread may read it
+    /// from the connection itself.
+    fn wait_how<T: Send>(
+        &self,
+        mut ready: impl FnMut(&mut Inbox) -> Option<T> + Send,
+        control: bool,
+    ) -> Result<T> {
         let mut out = None;
         let mut fatal = None;
-        crate::wait::block_on(&mut |patience: Duration| {
-            let mut inbox = self.shared.inbox.lock();
-            let deadline = std::time::Instant::now() + patience;
-            loop {
-                out = ready(&mut inbox);
-                if out.is_some() {
-                    return true;
-                }
-                if let Some(error) = &inbox.fatal {
-                    fatal = Some(error.clone());
-                    return true;
-                }
-                if self.shared.arrived.wait_until(&mut inbox, deadline).timed_out() {
-                    return false;
-                }
+        let mut look = |inbox: &mut Inbox| {
+            out = ready(inbox);
+            if out.is_none() {
+                fatal.clone_from(&inbox.fatal);
             }
-        })?;
+            out.is_some() || fatal.is_some()
+        };
+        if !look(&mut self.shared.inbox.lock()) {
+            crate::wait::block_on(&mut |patience: Duration| {
+                let deadline = Instant::now() + patience;
+                if control {
+                    let mut done = || look(&mut self.shared.inbox.lock());
+                    if let Some(done) = self.link.drive(deadline, &mut done) {
+                        return done;
+                    }
+                }
+                let mut inbox = self.shared.inbox.lock();
+                loop {
+                    if look(&mut inbox) {
+                        return true;
+                    }
+                    if self.shared.arrived.wait_until(&mut inbox, deadline).timed_out() {
+                        return false;
+                    }
+                }
+            })?;
+        }
         match (out, fatal) {
             (Some(out), _) => Ok(out),
             (None, Some(error)) => Err(error),

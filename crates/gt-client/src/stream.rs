@@ -4,10 +4,10 @@ use crate::cell::Cell;
 use crate::session::Session;
 use crate::value::{SETTLED, Value, ValueInner};
 use foldhash::fast::FixedState;
-use gt_ir::{Arg, Args, Input, Instr, Op, Result, Scalar, Slot, Structure, TensorId, Ty};
+use gt_ir::{Arg, Args, Input, Instr, Op, Program, Result, Scalar, Slot, Structure, TensorId, Ty};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasher, Hash};
+use std::hash::BuildHasher;
 use std::sync::{Arc, Weak};
 
 /// A cell that an open program has given a new value, and what it held before (C5: reverted if the program fails).
@@ -48,13 +48,12 @@ pub enum RecordArg<'a> {
 }
 
 /// One instruction of the open program.
+#[derive(Clone)]
 struct Entry {
     instr: Instr,
     id: TensorId,
     ty: Ty,
     alive: bool,
-    /// Hash of the op and its operands' kinds, for cuts that depend on content alone.
-    signature: u64,
     line: SourceLine,
 }
 
@@ -137,29 +136,16 @@ impl Stream {
             });
         }
         let mut list = Args::new();
-        let mut hasher = SIGNATURE.build_hasher();
-        op.hash(&mut hasher);
         for (i, arg) in args.iter().enumerate() {
             list.push(match arg {
-                RecordArg::Val(v) => {
-                    v.ty.hash(&mut hasher);
-                    Arg::Value(open.operand(self, v))
-                }
+                RecordArg::Val(v) => Arg::Value(open.operand(self, v)),
                 RecordArg::Num(x) if op.slot_arg(i) => open.slot(Slot::Num(*x)),
                 RecordArg::Num(x) => Arg::Const(*x),
                 RecordArg::Data(d) => open.slot(Slot::Data(d.clone())),
             });
         }
         let pos = open.base + open.entries.len() as u64;
-        let signature = std::hash::Hasher::finish(&hasher);
-        open.entries.push(Entry {
-            instr: Instr { op, args: list },
-            id,
-            ty: ty.clone(),
-            alive: true,
-            signature,
-            line,
-        });
+        open.entries.push(Entry { instr: Instr { op, args: list }, id, ty: ty.clone(), alive: true, line });
         drop(open);
         // Values of other streams are let go outside the lock: their drop takes their own stream's lock.
         if let Some(held) = sent {
@@ -228,6 +214,30 @@ impl Stream {
         }
     }
 
+    /// The open program as it would be sent now. It stays open.
+    pub fn snapshot(&self) -> Option<Program> {
+        let open = self.open.lock();
+        let mut copy = Open {
+            base: open.base,
+            entries: open.entries.clone(),
+            inputs: open.inputs.clone(),
+            input_index: HashMap::with_hasher(FixedState::default()),
+            slots: open.slots.clone(),
+            frees: open.frees.clone(),
+            rebinds: Vec::new(),
+            held: Vec::new(),
+            step_ended: false,
+        };
+        drop(open);
+        let n = copy.entries.len();
+        let s = copy.seal_prefix(n);
+        let key = s.structure.key();
+        let structure = Arc::new(s.structure);
+        let program =
+            Program { structure, key, inputs: s.inputs, outs: s.outs, slots: s.slots, frees: s.frees };
+        (n > 0).then_some(program)
+    }
+
     /// The open program's instructions, for `gt.debug.print_tape`.
     pub fn tape(&self) -> Vec<String> {
         let open = self.open.lock();
@@ -252,6 +262,20 @@ impl Stream {
             lines.push(format!("{text} : {}", e.ty));
         }
         lines
+    }
+}
+
+/// Hashes an op and its result type, for cuts that depend on content alone.
+/// The thread has ended and nothing it made is alive: what was dropped since its last program is freed by others.
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let frees = std::mem::take(&mut self.open.get_mut().frees);
+        if frees.is_empty() || self.generation != crate::current::generation() {
+            return;
+        }
+        if let Some(session) = self.session.upgrade() {
+            session.adopt(frees);
+        }
     }
 }
 
@@ -283,11 +307,13 @@ impl Open {
     /// loops are cut at the same point of their body each time.
     fn best_cut(&self) -> usize {
         let n = self.entries.len();
+        let signatures: Vec<u64> =
+            self.entries.iter().map(|e| SIGNATURE.hash_one((&e.instr.op, &e.ty))).collect();
         let mut best = (u64::MAX, n);
         for end in (n / 4).max(WINDOW)..=n {
             let mut h = 0u64;
-            for e in &self.entries[end - WINDOW..end] {
-                h = (h.rotate_left(7) ^ e.signature).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            for signature in &signatures[end - WINDOW..end] {
+                h = (h.rotate_left(7) ^ signature).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             }
             if h <= best.0 {
                 best = (h, end);
@@ -300,7 +326,8 @@ impl Open {
     fn seal_prefix(&mut self, cut: usize) -> Sealed {
         self.step_ended = false;
         let rest: Vec<Entry> = self.entries.split_off(cut);
-        let entries = std::mem::take(&mut self.entries);
+        let room = self.entries.capacity();
+        let entries = std::mem::replace(&mut self.entries, Vec::with_capacity(room));
         let old_inputs = std::mem::take(&mut self.inputs);
         let old_slots = std::mem::take(&mut self.slots);
         let mut frees = std::mem::take(&mut self.frees);

@@ -1,6 +1,6 @@
 //! Tensors: a cell and a view of it, with PyTorch's aliasing and autograd.
 
-use crate::autograd::{Edge, GradMode, GradSlot, Hook, Node, NodeKind, Var, grad_enabled, record};
+use crate::autograd::{Edge, GradMode, GradSlot, Hook, Node, NodeArg, NodeKind, Var, grad_enabled, record};
 use crate::cell::Cell;
 use crate::session::Session;
 use crate::value::{Value, ValueInner};
@@ -75,11 +75,8 @@ impl Tensor {
         let out = var.edge.as_ref().map(|e| (e.node.clone(), var.value.clone()));
         let cell = Cell::new(var.value, var.edge);
         if let Some((node, value)) = out {
-            let mut saved = node.out.lock();
-            if let Some(saved) = saved.as_mut() {
-                if saved.version.is_none() && Arc::ptr_eq(&saved.value, &value) {
-                    saved.version = Some((cell.version_handle(), 0));
-                }
+            if node.out.lock().as_ref().is_some_and(|saved| saved.version.is_none()) {
+                watch(&cell, &node, &value);
             }
         }
         Tensor::make(cell, Vec::new(), ty, None)
@@ -214,8 +211,12 @@ impl Tensor {
 
     /// Records the path from the whole storage; the history `edge` joins after `depth` steps.
     fn walk(&self, value: Value, edge: Option<Edge>, depth: usize) -> Result<Var> {
+        Tensor::steps(&self.0.path, value, edge, depth)
+    }
+
+    fn steps(path: &[Step], value: Value, edge: Option<Edge>, depth: usize) -> Result<Var> {
         let mut var = Var::plain(value);
-        for (i, step) in self.0.path.iter().enumerate() {
+        for (i, step) in path.iter().enumerate() {
             if i == depth {
                 var.edge = edge.clone();
             }
@@ -258,20 +259,49 @@ impl Tensor {
         };
         let mut path = self.0.path.clone();
         let own_history = self.0.domain.get().is_some_and(|(_, depth)| *depth == path.len());
-        push_step(&mut path, Step { view, start }, !own_history);
+        push_step(&mut path, Step { view: view.clone(), start }, !own_history);
         let ty = Ty { dtype: self.dtype(), shape };
         let out = Tensor::make(self.0.cell.clone(), path, ty, Some(Box::new((new_strides, new_offset))));
         if let Some(domain) = self.0.domain.get() {
             let _ = out.0.domain.set(domain.clone());
         }
-        if self.requires_grad() && grad_enabled() {
-            // The history of a view belongs to the moment it is made.
-            let _ = out.var()?;
-        } else if self.requires_grad() {
-            *out.0.derived.lock() =
-                Some(Derived { stamp: self.0.cell.stamp(), value: Weak::new(), edge: None });
-        }
+        // The history of a view belongs to the moment it is made, and goes through the tensor it was made from.
+        let tracked = self.requires_grad() && grad_enabled();
+        let edge = if tracked { self.view_edge(view, start, out.ty())? } else { None };
+        *out.0.derived.lock() = Some(Derived { stamp: self.0.cell.stamp(), value: Weak::new(), edge });
         Ok(out)
+    }
+
+    /// The step of the graph that a view of this tensor is. No instruction is recorded before the view is read.
+    fn view_edge(&self, view: View, start: Option<i64>, ty: &Ty) -> Result<Option<Edge>> {
+        let Some(edge) = self.history()? else { return Ok(None) };
+        let mut args = smallvec![NodeArg::Val { ty: self.0.ty.clone(), edge: Some(edge), saved: None }];
+        args.extend(start.map(|s| NodeArg::Num(Scalar::Int(s))));
+        Ok(Some(Edge { node: Node::new(NodeKind::Op(Op::View(view)), args, ty.clone()), nr: 0 }))
+    }
+
+    /// For a view that only swaps the last two dimensions: what lies beneath the swap, so that a matrix product can
+    /// read it as it is. The gradient still goes to this tensor.
+    pub(crate) fn untransposed(&self) -> Result<Option<Var>> {
+        let inner = &*self.0;
+        let Some(Step { view: View::Permute(perm), .. }) = inner.path.last() else { return Ok(None) };
+        let (n, depth) = (perm.len(), inner.path.len() - 1);
+        if n < 2 || perm[n - 1] != n - 2 || perm[n - 2] != n - 1 || !(0..n - 2).all(|d| perm[d] == d) {
+            return Ok(None);
+        }
+        let mut shape = inner.ty.shape.clone();
+        shape.swap(n - 1, n - 2);
+        let ty = Ty { dtype: inner.ty.dtype, shape };
+        let edge = match self.history()? {
+            Some(edge) if grad_enabled() => {
+                let args = smallvec![NodeArg::Val { ty: inner.ty.clone(), edge: Some(edge), saved: None }];
+                let op = Op::View(View::Permute(perm.clone()));
+                Some(Edge { node: Node::new(NodeKind::Op(op), args, ty), nr: 0 })
+            }
+            _ => None,
+        };
+        let value = Tensor::steps(&inner.path[..depth], inner.cell.read().value, None, 0)?.value;
+        Ok(Some(Var { value, edge, owner: Some(inner.cell.clone()) }))
     }
 
     /// Gives the whole of what this tensor shows a new value of the same type, in place.
@@ -293,11 +323,20 @@ impl Tensor {
         if inner.path.is_empty() {
             let var = match new {
                 Operand::Val(v) => v,
-                Operand::Num(x) => crate::ops::create::full_var(&self.session()?, &inner.ty, x)?,
+                Operand::Num(x) => {
+                    let mut var = crate::ops::create::full_var(&self.session()?, &inner.ty, x)?;
+                    if let Some(root) = self.root_edge().filter(|_| tracking) {
+                        var.edge = Some(crate::ops::grad_only_put(&[], Some(root), &inner.ty, new)?);
+                    }
+                    var
+                }
             };
-            // Storage never shares a value that someone else may watch through another cell: values are immutable.
-            inner.cell.write(var.value, !inner.silent);
+            // Values are written once, so storage may share one with other storage.
+            inner.cell.write(var.value.clone(), !inner.silent);
             if tracking {
+                if let Some(edge) = &var.edge {
+                    watch(&inner.cell, &edge.node, &var.value);
+                }
                 self.set_edge(var.edge);
             }
             return Ok(());
@@ -338,11 +377,15 @@ impl Tensor {
                     .iter()
                     .try_fold(base.value.ty.shape.clone(), |s, step| view_shape("PUT", &step.view, &s))?;
                 let root_ty = Ty { dtype: inner.ty.dtype, shape };
-                edge = Some(crate::ops::grad_only_put(&inner.path[depth..], root_edge, &root_ty, new)?);
+                edge =
+                    Some(crate::ops::grad_only_put(&inner.path[depth..], root_edge, &root_ty, new.clone())?);
             }
         }
         inner.cell.write(result.value, !inner.silent);
         if tracking {
+            if let Some(Var { value, edge: Some(edge), .. }) = new.val() {
+                watch(&inner.cell, &edge.node, value);
+            }
             match domain {
                 None => inner.cell.set_edge(edge),
                 Some(d) => *d.edge.lock() = edge,
@@ -412,22 +455,35 @@ impl Tensor {
     /// True if no operation made it, as far as autograd knows.
     pub fn is_leaf(&self) -> bool {
         match self.edge() {
-            None => true,
             Some(edge) => matches!(edge.node.kind, NodeKind::Leaf(_)),
+            None => true,
         }
     }
 
     /// Where this tensor's gradient goes.
     pub fn edge(&self) -> Option<Edge> {
-        if !self.requires_grad() {
-            return None;
+        self.history().ok().flatten()
+    }
+
+    /// Where this tensor's gradient goes. Only for a view that was written since it was made is something recorded.
+    fn history(&self) -> Result<Option<Edge>> {
+        let inner = &*self.0;
+        if inner.path.is_empty() || inner.domain.get().is_some_and(|(_, depth)| *depth == inner.path.len()) {
+            return Ok(self.root_edge());
         }
-        self.var().ok().and_then(|v| v.edge)
+        let stamp = inner.cell.stamp();
+        if let Some(d) = inner.derived.lock().as_ref().filter(|d| d.stamp == stamp) {
+            return Ok(d.edge.clone());
+        }
+        if self.root_edge().is_none() {
+            return Ok(None);
+        }
+        Ok(self.var()?.edge)
     }
 
     /// Starts or stops asking for gradients of a leaf.
     pub fn set_requires_grad(&self, on: bool) -> Result<()> {
-        let edge = self.edge();
+        let edge = self.history()?;
         match (&edge, on) {
             (None, false) => return Ok(()),
             (Some(_), true) => return Ok(()),
@@ -500,7 +556,7 @@ impl Tensor {
 
     /// Keeps the gradient of a tensor that is not a leaf.
     pub fn retain_grad(&self) -> Result<()> {
-        let Some(edge) = self.edge() else {
+        let Some(edge) = self.history()? else {
             bail!(Runtime, "can't retain_grad on Tensor that has requires_grad=False");
         };
         if matches!(edge.node.kind, NodeKind::Leaf(_))
@@ -524,7 +580,7 @@ impl Tensor {
 
     /// Calls `hook` with the gradient of this tensor in each backward pass; returns the node and the hook's id.
     pub fn register_hook(&self, hook: Hook) -> Result<(Arc<Node>, u64)> {
-        let Some(edge) = self.edge() else {
+        let Some(edge) = self.history()? else {
             bail!(Runtime, "cannot register a hook on a tensor that doesn't require gradient");
         };
         let id = edge.node.add_hook(edge.nr, hook);
@@ -592,6 +648,15 @@ impl Tensor {
 impl std::fmt::Debug for Tensor {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
         write!(f, "Tensor({})", self.0.ty)
+    }
+}
+
+/// From now on the result that `node` saved must not be written through the storage that holds it.
+fn watch(cell: &Cell, node: &Node, value: &Value) {
+    if let Some(saved) = node.out.lock().as_mut() {
+        if Arc::ptr_eq(&saved.value, value) {
+            saved.version = Some((cell.version_handle(), cell.version()));
+        }
     }
 }
 

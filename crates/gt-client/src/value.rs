@@ -1,8 +1,9 @@
 //! Values: handles to tensors that live on workers, written once. Dropping the last handle frees the tensor in the
 //! stream.
 
+use crate::session::Session;
 use crate::stream::Stream;
-use gt_ir::{TensorId, Ty};
+use gt_ir::{Error, Result, TensorId, Ty};
 use std::sync::Arc;
 
 /// A tensor on some worker. Shared by cells, views and the autograd graph.
@@ -20,6 +21,18 @@ pub type Value = Arc<ValueInner>;
 
 /// Position of values that were never part of an open program.
 pub const SETTLED: u64 = 0;
+
+impl ValueInner {
+    /// The session it belongs to.
+    pub fn session(&self) -> Result<Arc<Session>> {
+        self.stream.session.upgrade().ok_or_else(|| {
+            Error::Connection(
+                "the session this tensor belongs to is closed: create the tensor again in a new session"
+                    .into(),
+            )
+        })
+    }
+}
 
 impl Drop for ValueInner {
     fn drop(&mut self) {

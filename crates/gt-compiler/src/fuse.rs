@@ -464,7 +464,7 @@ impl Schedule<'_> {
     }
 
     /// A storage that holds the base of an update and may be written: the base's own if nobody reads it again (C5).
-    /// All operands of the update have been met, `others` are those beside the base.
+    /// The base is in memory, all operands of the update have been met, `others` are those beside the base.
     fn writable(&mut self, instr: u32, base: u32, others: &[Use]) -> u32 {
         let from = self.mem(base);
         let read_too = others.iter().any(|o| matches!(o, Use::Val(r) if r.node == base));
@@ -585,6 +585,7 @@ impl Schedule<'_> {
             }
             Use::Num(_) => self.load(&value, dtype, &Shape::scalar()),
         };
+        self.mem(base.node);
         let (to, shape) = &graph.maps[map as usize];
         if let (Use::Val(r), Source::Mem { .. }) = (value, &load.from)
             && r.node == base.node
@@ -674,6 +675,7 @@ impl Schedule<'_> {
                     Use::Val(r) => Operand::Tensor(self.packed(r)),
                     Use::Num(x) => Operand::Num(x),
                 };
+                self.mem(val(0).node);
                 self.met(args);
                 let out = self.writable(node.instr, val(0).node, &args[1..]);
                 self.at[n as usize] = At::Mem(out);
@@ -683,6 +685,7 @@ impl Schedule<'_> {
             }
             Op::TakePut { dim, mode } => {
                 let (index, src) = (self.packed(val(1)), self.packed(val(2)));
+                self.mem(val(0).node);
                 self.met(args);
                 let out = self.writable(node.instr, val(0).node, &args[1..]);
                 self.at[n as usize] = At::Mem(out);

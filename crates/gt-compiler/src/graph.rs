@@ -252,7 +252,8 @@ impl Builder<'_> {
             Op::Arange { .. } => self.whole(What::Iota, i, ty, args),
             Op::Unary(op) => self.whole(What::Elementwise(Some(Calc::Unary(*op))), i, ty, args),
             Op::Binary(op) => {
-                if matches!(op, Binary::FloorDiv | Binary::Rem) && ty.dtype.kind() != Kind::Float {
+                let divides = matches!(op, Binary::FloorDiv | Binary::Rem) && ty.dtype.kind() != Kind::Float;
+                if divides && ty.shape.numel() > 0 {
                     self.guard_divisor(i, ty.dtype, &mut args);
                 }
                 self.whole(What::Elementwise(Some(Calc::Binary(*op))), i, ty, args)

@@ -200,7 +200,7 @@ impl Machine {
         // Messages may still arrive from a session that has been ended.
         let Some(session) = sessions.get_mut(&id) else { return };
         if let Err(error) = step(session, &mut cx) {
-            session.to_client(&mut cx, SessionMsg::Fatal { error });
+            session.tell_client(&mut cx, SessionMsg::Fatal { error });
             self.end(now, id, "ended by an error", out);
         } else {
             session.report(&mut cx);

@@ -118,7 +118,14 @@ fn session_of(peer: PeerId) -> SessionId {
 
 impl Shell {
     fn new(machine: Machine, log: Option<File>) -> Shell {
-        Shell { machine, peers: HashMap::new(), workers: HashMap::new(), next_worker: 0, actions: Vec::new(), log }
+        Shell {
+            machine,
+            peers: HashMap::new(),
+            workers: HashMap::new(),
+            next_worker: 0,
+            actions: Vec::new(),
+            log,
+        }
     }
 
     fn step(&mut self, event: Event, out: &mut Outbox) {
@@ -154,10 +161,9 @@ impl Shell {
 
 /// Puts the address the server sees in place of a worker's "any address".
 fn reachable(mut info: WorkerInfo, seen: Option<IpAddr>) -> WorkerInfo {
-    if let Some((host, _)) = info.endpoint.as_mut().and_then(|e| e.tcp.as_mut()) {
-        if let (true, Some(ip)) = (host == "0.0.0.0" || host == "::", seen) {
-            *host = ip.to_string();
-        }
+    let host = info.endpoint.as_mut().and_then(|e| e.tcp.as_mut()).map(|(host, _)| host);
+    if let (Some(host), Some(ip)) = (host.filter(|h| *h == "0.0.0.0" || *h == "::"), seen) {
+        *host = ip.to_string();
     }
     info
 }

@@ -64,7 +64,7 @@ impl Client {
         self.run(programs, &[id]);
         loop {
             let SessionMsg::Update { values, .. } = self.hear() else { continue };
-            for value in values.into_iter().filter(|v| v.req == self.req) {
+            if let Some(value) = values.into_iter().find(|v| v.req == self.req) {
                 return value.result.map(|p| match p {
                     Payload::Inline(bytes) => to_ints(&bytes),
                     Payload::Bulk { .. } => panic!("no bulk plane here"),

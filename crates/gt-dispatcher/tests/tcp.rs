@@ -104,7 +104,7 @@ impl Client {
     fn value(&mut self) -> Vec<i64> {
         loop {
             let SessionMsg::Update { values, .. } = self.hear() else { continue };
-            for value in values.into_iter().filter(|v| v.req == self.req) {
+            if let Some(value) = values.into_iter().find(|v| v.req == self.req) {
                 return match value.result.unwrap() {
                     Payload::Inline(bytes) => to_ints(&bytes),
                     Payload::Bulk { at, ticket } => to_ints(&self.bulk.get_vec(&at, &ticket).unwrap()),

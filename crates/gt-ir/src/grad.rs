@@ -319,10 +319,22 @@ fn matmul_grad<B: Build>(
         }
     }
     if want[1] {
-        if tb {
-            product(b, g.into(), s.operand(0)?, true, ta, 1)?;
+        // A matrix shared by a whole stack: rows of all members in one product, not a product per member and a sum.
+        let stack = s.ty(0)?.shape.clone();
+        let (x, g) = if s.ty(1)?.shape.len() == 2 && stack.len() > 2 && !ta {
+            let rows: usize = stack[..stack.len() - 1].iter().product();
+            let flat = |b: &mut B, v: &B::V| -> Result<B::V> {
+                let last = b.ty(v).shape[stack.len() - 1];
+                b.reshape(v, &[rows, last].into())
+            };
+            (Operand::Val(flat(b, s.arg(0)?)?), flat(b, g)?)
         } else {
-            product(b, s.operand(0)?, g.into(), !ta, false, 1)?;
+            (s.operand(0)?, g.clone())
+        };
+        if tb {
+            product(b, (&g).into(), x, true, ta, 1)?;
+        } else {
+            product(b, x, (&g).into(), !ta, false, 1)?;
         }
     }
     if want[2] {

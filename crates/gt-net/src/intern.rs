@@ -74,7 +74,9 @@ impl Interner {
             self.bytes -= old.bytes;
         }
         while self.known.len() > MAX_STRUCTURES || self.bytes > MAX_KEPT_BYTES {
-            let Some(oldest) = self.known.iter().min_by_key(|(_, k)| k.used).map(|(&key, _)| key) else { break };
+            let Some(oldest) = self.known.iter().min_by_key(|(_, k)| k.used).map(|(&key, _)| key) else {
+                break;
+            };
             if let Some(old) = self.known.remove(&oldest) {
                 self.bytes -= old.bytes;
             }
@@ -190,7 +192,9 @@ pub fn decode_client(bytes: &[u8], interner: &mut Interner) -> Result<ClientMsg>
         Wire::Batch { runs, fetches, frees, session: None } => {
             Ok(ClientMsg::Batch(interner.decode_batch(runs, fetches, frees)?))
         }
-        Wire::Batch { .. } | Wire::Plain(ClientMsg::Batch(_)) => bail!(Connection, "message: a batch in disguise"),
+        Wire::Batch { .. } | Wire::Plain(ClientMsg::Batch(_)) => {
+            bail!(Connection, "message: a batch in disguise")
+        }
         Wire::Plain(message) => Ok(message),
     }
 }
@@ -297,7 +301,8 @@ mod tests {
         let (first, mut second) = (program(2, 1), program(2, 2));
         let right = second.key;
         second.key = first.key;
-        let bytes = encode_client(&ClientMsg::Batch(batch(vec![first, second.clone()])), &mut Interner::new());
+        let bytes =
+            encode_client(&ClientMsg::Batch(batch(vec![first, second.clone()])), &mut Interner::new());
         let read = decode_client(&bytes, &mut Interner::new()).unwrap();
         let ClientMsg::Batch(read) = read else { panic!("no batch") };
         assert_eq!(read.runs[1].program.structure, second.structure);

@@ -49,15 +49,29 @@ pub struct Batch {
 pub enum ClientMsg {
     Batch(Batch),
     /// A tensor made from host bytes. Without `data` the bytes follow on the bulk plane once a `Grant` came.
-    Upload { tensor: TensorId, ty: Ty, data: Option<Bytes> },
+    Upload {
+        tensor: TensorId,
+        ty: Ty,
+        data: Option<Bytes>,
+    },
     /// The bytes of `tensor` could not be brought to the worker directly; they come here to be relayed.
-    Relay { tensor: TensorId, data: Bytes },
+    Relay {
+        tensor: TensorId,
+        data: Bytes,
+    },
     /// Asks for the direct road's fallback: the value of request `req` inside a message.
-    FetchRelay { req: u64, tensor: TensorId },
+    FetchRelay {
+        req: u64,
+        tensor: TensorId,
+    },
     /// Asks for an `Update` as soon as every program up to `seq` has finished.
-    Sync { seq: u64 },
+    Sync {
+        seq: u64,
+    },
     /// Asks for counters of the session and its workers.
-    Stats { req: u64 },
+    Stats {
+        req: u64,
+    },
     /// The client is done; its tensors may go.
     Bye,
 }
@@ -67,7 +81,10 @@ pub enum ClientMsg {
 pub enum Payload {
     Inline(Bytes),
     /// To be read from a worker's bulk plane.
-    Bulk { at: Endpoint, ticket: Ticket },
+    Bulk {
+        at: Endpoint,
+        ticket: Ticket,
+    },
 }
 
 /// The answer to a `Fetch`.
@@ -99,12 +116,23 @@ pub enum SessionMsg {
         failures: Vec<(u64, Failure)>,
     },
     /// Where to bring the bytes of an upload.
-    Grant { tensor: TensorId, at: Endpoint, ticket: Ticket },
-    Stats { req: u64, stats: Stats },
+    Grant {
+        tensor: TensorId,
+        at: Endpoint,
+        ticket: Ticket,
+    },
+    Stats {
+        req: u64,
+        stats: Stats,
+    },
     /// A line for the client's instruction log (C13).
-    Log { line: String },
+    Log {
+        line: String,
+    },
     /// The session cannot go on.
-    Fatal { error: Error },
+    Fatal {
+        error: Error,
+    },
 }
 
 /// What the dispatcher tells a client in the handshake.
@@ -137,20 +165,54 @@ pub struct WorkerInfo {
 /// Dispatcher to worker. Everything of one session is carried out in the order of arrival.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum WorkerCmd {
-    Batch { session: SessionId, batch: Batch },
+    Batch {
+        session: SessionId,
+        batch: Batch,
+    },
     /// A tensor's bytes.
-    Upload { session: SessionId, tensor: TensorId, ty: Ty, data: Bytes },
-    /// A tensor whose bytes will arrive on the bulk plane or by `Upload`; programs that read it wait for it.
-    Expect { session: SessionId, tensor: TensorId, ty: Ty },
+    Upload {
+        session: SessionId,
+        tensor: TensorId,
+        ty: Ty,
+        data: Bytes,
+    },
+    /// A tensor whose bytes will arrive on the bulk plane or by `Fulfil`; programs that read it wait for it.
+    Expect {
+        session: SessionId,
+        tensor: TensorId,
+        ty: Ty,
+    },
+    /// The relayed bytes of a tensor that was announced by `Expect`; ignored if it was freed since.
+    Fulfil {
+        session: SessionId,
+        tensor: TensorId,
+        data: Bytes,
+    },
     /// Sends a tensor to another worker's bulk plane. Without an endpoint, or when it cannot be reached, the bytes
-    /// go back in `WorkerMsg::Moved`. `goal` is returned there; none means that the dispatcher itself asks.
-    Send { session: SessionId, tensor: TensorId, goal: Option<WorkerId>, to: Option<(Endpoint, Ticket)> },
+    /// go back in `WorkerMsg::Moved`.
+    Send {
+        session: SessionId,
+        tensor: TensorId,
+        /// Returned in `Moved`; none means that the dispatcher itself asks.
+        goal: Option<WorkerId>,
+        to: Option<(Endpoint, Ticket)>,
+        /// Sent at once or not at all, ahead of queued work that may itself wait for this copy.
+        now: bool,
+    },
     /// A tensor that can no longer come (its source died): poisons it.
-    Poison { session: SessionId, tensor: TensorId, failure: Failure },
+    Poison {
+        session: SessionId,
+        tensor: TensorId,
+        failure: Failure,
+    },
     /// The session is over: drop all it has.
-    End { session: SessionId },
+    End {
+        session: SessionId,
+    },
     /// Asks for counters.
-    Stats { req: u64 },
+    Stats {
+        req: u64,
+    },
 }
 
 /// Worker to dispatcher.
@@ -172,7 +234,10 @@ pub enum WorkerMsg {
         goal: Option<WorkerId>,
         result: Result<Option<Bytes>, Failure>,
     },
-    Stats { req: u64, stats: WorkerStats },
+    Stats {
+        req: u64,
+        stats: WorkerStats,
+    },
 }
 
 /// Counters of one worker.

@@ -32,6 +32,22 @@ pub fn is_inference_mode_enabled() -> bool {
     autograd::inference_mode()
 }
 
+/// Inference mode until closed.
+#[pyclass(name = "_InferenceGuard", frozen)]
+pub struct InferenceGuard(Mutex<Option<autograd::GradMode>>);
+
+#[pymethods]
+impl InferenceGuard {
+    #[new]
+    fn new(mode: bool) -> InferenceGuard {
+        InferenceGuard(Mutex::new(Some(autograd::GradMode::inference(mode))))
+    }
+
+    fn close(&self) {
+        drop(self.0.lock().take());
+    }
+}
+
 /// Gradients given beside `n` roots: none, one, or a sequence.
 fn seeds(obj: Option<&Bound<PyAny>>, n: usize) -> Result<Vec<Option<Tensor>>> {
     let Some(obj) = obj.filter(|o| !o.is_none()) else { return Ok(vec![None; n]) };
@@ -119,6 +135,12 @@ impl PyNode {
 
     fn __repr__(&self) -> String {
         format!("<{} object at {:p}>", self.0.name(), Arc::as_ptr(&self.0))
+    }
+
+    /// Later nodes have larger numbers.
+    #[getter]
+    fn seq(&self) -> u64 {
+        self.0.seq
     }
 
     fn __eq__(&self, other: &PyNode) -> bool {

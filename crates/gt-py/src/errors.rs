@@ -8,7 +8,7 @@ use pyo3::exceptions::{
 };
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyType;
+use pyo3::types::{PyDict, PyType};
 use std::cell::RefCell;
 
 /// What the functions of this crate give.
@@ -76,12 +76,15 @@ fn to_python(error: Error) -> PyErr {
 }
 
 /// `gt.OutOfMemoryError`: a `RuntimeError`, as in PyTorch, and a `MemoryError`.
-pub fn out_of_memory(py: Python) -> PyResult<&Bound<PyType>> {
+pub fn out_of_memory(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let class = CLASS.get_or_try_init(py, || {
-        let bases = (PyRuntimeError::type_object(py), PyMemoryError::type_object(py)).into_pyobject(py)?;
-        let doc = c"A worker has not enough memory for a program; its tensors are as they were before.";
-        PyErr::new_type(py, c"gt.OutOfMemoryError", Some(doc), Some(bases.as_any()), None)
+        let bases = (PyRuntimeError::type_object(py), PyMemoryError::type_object(py));
+        let body = PyDict::new(py);
+        body.set_item("__module__", "gt")?;
+        body.set_item("__doc__", "A worker has not enough memory for a program; tensors are as they were before it.")?;
+        let class = py.get_type::<PyType>().call1(("OutOfMemoryError", bases, body))?;
+        Ok::<_, PyErr>(class.cast_into::<PyType>()?.unbind())
     })?;
     Ok(class.bind(py))
 }

@@ -199,10 +199,24 @@ fn stats<'py>(py: Python<'py>, session: &Arc<Session>) -> Result<Bound<'py, PyDi
     Ok(out)
 }
 
-/// The program sent last, in its text form.
+/// What this thread has recorded and not sent yet, line by line.
 #[pyfunction]
-pub fn _last_program() -> Result<Option<String>> {
-    Ok(current::current_session()?.last_program().map(|p| gt_ir::text::program(&p)))
+pub fn _tape() -> Result<Vec<String>> {
+    Ok(current::current()?.1.tape())
+}
+
+/// Saves what this thread has recorded and not sent yet, with its inputs.
+#[pyfunction]
+pub fn _save_program(path: std::path::PathBuf) -> Result<()> {
+    let (session, stream) = current::current()?;
+    let (program, inputs) = session.snapshot(&stream)?;
+    Ok(gt_cli::replay::save(&path, &program, &inputs)?)
+}
+
+/// The program `gt`: runs it with the given arguments and gives its exit status.
+#[pyfunction]
+pub fn main(py: Python, args: Vec<String>) -> i32 {
+    py.detach(|| gt_cli::main(args))
 }
 
 /// Ends every session; gives what failed unseen.

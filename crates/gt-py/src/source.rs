@@ -37,23 +37,20 @@ pub fn install(home: String) {
 
 /// The file (by its code object's address) and line being executed. Needs the GIL, which recording has.
 fn locate() -> Option<(usize, u32)> {
-    // SAFETY: without the GIL nothing of Python is touched.
-    let frame = unsafe {
-        if ffi::PyGILState_Check() == 0 {
-            return None;
-        }
-        let frame = ffi::PyEval_GetFrame();
-        Bound::from_borrowed_ptr_or_opt(Python::assume_attached(), frame.cast())?
-    };
+    Python::try_attach(find).flatten()
+}
+
+fn find(py: Python) -> Option<(usize, u32)> {
+    // SAFETY: attached to the interpreter; gives a borrowed reference or null.
+    let mut frame = unsafe { Bound::from_borrowed_ptr_or_opt(py, ffi::PyEval_GetFrame().cast())? };
     let mut known = KNOWN.lock();
-    let mut frame = frame;
     for _ in 0..64 {
         match known.place(&frame) {
             Ok(Some(place)) => return Some(place),
             Ok(None) => {}
             Err(_) => return None,
         }
-        frame = frame.getattr(intern!(frame.py(), "f_back")).ok().filter(|f| !f.is_none())?;
+        frame = frame.getattr(intern!(py, "f_back")).ok().filter(|f| !f.is_none())?;
     }
     None
 }

@@ -1,15 +1,35 @@
 //! Putting the parts together: the system inside the process, or a server elsewhere.
 
+use gt_cli::local::Local;
 use gt_client::session::{Session, Settings};
 use gt_ir::{Error, Result};
+use parking_lot::Mutex;
 use std::sync::Arc;
+
+/// The system inside this process, once started, and the fork generation it belongs to.
+static LOCAL: Mutex<Option<(u64, Arc<Local>)>> = Mutex::new(None);
+/// How many workers it has or will have.
+static WORKERS: Mutex<usize> = Mutex::new(1);
 
 /// The session of a process that never connected: `GT_SERVER` if set, else dispatcher and workers in here.
 pub fn start_default() -> Result<Arc<Session>> {
     match std::env::var("GT_SERVER") {
         Ok(addr) if !addr.is_empty() => connect(&addr, None),
-        _ => crate::temp_link::start(),
+        _ => local()?.connect(Settings::from_env()),
     }
+}
+
+fn local() -> Result<Arc<Local>> {
+    let now = gt_client::current::generation();
+    let mut local = LOCAL.lock();
+    match &*local {
+        Some((generation, local)) if *generation == now => return Ok(local.clone()),
+        _ => {}
+    }
+    let started = Local::start(*WORKERS.lock())?;
+    // The parent's system is not ours to end: its threads are not in this process.
+    std::mem::forget(local.replace((now, started.clone())));
+    Ok(started)
 }
 
 /// A session with a server. Without a token, the one in the file that `GT_TOKEN_FILE` names.
@@ -29,8 +49,11 @@ fn token_from_file() -> Result<Option<String>> {
     }
 }
 
-/// Sets how many workers the system inside this process has.
+/// Sets how many workers the system inside this process has, now or once it starts.
 pub fn set_workers(n: usize) -> Result<()> {
-    let _ = n;
-    Ok(())
+    *WORKERS.lock() = n;
+    match &*LOCAL.lock() {
+        Some((generation, local)) if *generation == gt_client::current::generation() => local.set_workers(n),
+        _ => Ok(()),
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::backend::{Buffer, PlanError};
 use crate::plans::{Found, Plans, panic_text};
-use crate::road::{self, Job};
+use crate::road::{self, Copy, Job};
 use crate::table::{Entry, Inputs, Item};
 use crate::worker::{Core, State, Upload};
 use gt_ir::{Error, TensorId, Ty};
@@ -42,7 +42,8 @@ impl Executor {
                 Next::Item(session, Item::Close { fetches, frees }) => self.close(session, &fetches, &frees),
                 Next::Item(session, Item::Send { tensor, goal, to }) => {
                     let what = core.state.lock().find(session, tensor);
-                    let _ = core.jobs.lock().send(Job::Send { session, tensor, goal, to, what });
+                    let _ =
+                        core.jobs.lock().send(Job::Send(Box::new(Copy { session, tensor, goal, to, what })));
                 }
             }
         }
@@ -184,7 +185,13 @@ fn succeeded(
     run.program.frees.iter().filter_map(|id| table.remove(*id)).collect()
 }
 
-fn failed(mut state: MutexGuard<State>, session: SessionId, run: &Run, inputs: Option<Inputs>, failure: Failure) {
+fn failed(
+    mut state: MutexGuard<State>,
+    session: SessionId,
+    run: &Run,
+    inputs: Option<Inputs>,
+    failure: Failure,
+) {
     let Some(table) = state.sessions.get_mut(&session) else { return };
     if let Some(inputs) = inputs {
         table.put_back(&run.program, inputs, &failure);

@@ -57,7 +57,11 @@ impl Miss {
 pub enum Found {
     Hit,
     /// `kept` plans are there now.
-    Missed { why: Miss, took: Duration, kept: u64 },
+    Missed {
+        why: Miss,
+        took: Duration,
+        kept: u64,
+    },
 }
 
 /// The plan cache.
@@ -87,8 +91,9 @@ impl Plans {
         }
         let why = self.why_missed(key, structure);
         let start = Instant::now();
-        let plan = catch_unwind(AssertUnwindSafe(|| compile(backend, structure)))
-            .unwrap_or_else(|panic| Err(Error::Runtime(format!("compiling failed: {}", panic_text(&*panic)))));
+        let plan = catch_unwind(AssertUnwindSafe(|| compile(backend, structure))).unwrap_or_else(|panic| {
+            Err(Error::Runtime(format!("compiling failed: {}", panic_text(&*panic))))
+        });
         let took = start.elapsed();
         let made = plan.map(|(plan, outs)| self.keep(key, structure, plan, outs));
         let found = Found::Missed { why, took, kept: self.made.len() as u64 };
@@ -108,7 +113,9 @@ impl Plans {
         }
         // The newest stays even when it alone is over the bound.
         while self.made.len() > 1 && (self.made.len() > MAX_PLANS || self.instrs > MAX_INSTRS) {
-            let Some(oldest) = self.made.iter().min_by_key(|(_, m)| m.used).map(|(&key, _)| key) else { break };
+            let Some(oldest) = self.made.iter().min_by_key(|(_, m)| m.used).map(|(&key, _)| key) else {
+                break;
+            };
             if let Some(old) = self.made.remove(&oldest) {
                 self.instrs -= old.structure.instrs.len();
             }

@@ -20,17 +20,18 @@ const MAX_RELAY: usize = 48 << 20;
 
 /// Work for the moving thread.
 pub(crate) enum Job {
-    Send {
-        session: SessionId,
-        tensor: TensorId,
-        goal: Option<WorkerId>,
-        to: Option<(Endpoint, Ticket)>,
-        what: Result<(Ty, Buffer), Failure>,
-    },
-    Stats {
-        req: u64,
-    },
+    Send(Box<Copy>),
+    Stats { req: u64 },
     Stop,
+}
+
+/// A tensor to be sent, or why it cannot be.
+pub(crate) struct Copy {
+    pub session: SessionId,
+    pub tensor: TensorId,
+    pub goal: Option<WorkerId>,
+    pub to: Option<(Endpoint, Ticket)>,
+    pub what: Result<(Ty, Buffer), Failure>,
 }
 
 /// The moving thread.
@@ -40,7 +41,8 @@ pub(crate) fn run(core: &Core, jobs: &Receiver<Job>) {
         match job {
             Job::Stop => return,
             Job::Stats { req } => (core.say)(WorkerMsg::Stats { req, stats: core.stats() }),
-            Job::Send { session, tensor, goal, to, what } => {
+            Job::Send(copy) => {
+                let Copy { session, tensor, goal, to, what } = *copy;
                 let result = what.and_then(|(_, buffer)| send(core, &roads, to, buffer));
                 (core.say)(WorkerMsg::Moved { session, tensor, goal, result });
             }
@@ -101,7 +103,8 @@ impl Core {
         let mut held: Vec<(u64, SessionId)> = state.sessions.iter().map(|(id, t)| (t.bytes, *id)).collect();
         drop(state);
         held.sort_unstable_by(|a, b| b.cmp(a));
-        let who = |id: SessionId| if id == session { "this session".into() } else { format!("session {}", id.0) };
+        let who =
+            |id: SessionId| if id == session { "this session".into() } else { format!("session {}", id.0) };
         let biggest: Vec<String> =
             held.iter().take(3).map(|(bytes, id)| format!("{} {}", who(*id), size(*bytes))).collect();
         Err(Error::Memory(format!(
@@ -143,9 +146,10 @@ impl State {
             Some(Entry::Waiting { .. }) | None => {
                 let promised = self.promised.values().find(|p| p.session == session && p.tensor == tensor);
                 // The type is only asked of tensors in the table.
-                let nameless = |p: &Promised| (Ty::new(gt_ir::DType::U8, [p.buffer.bytes()]), p.buffer.clone());
+                let nameless =
+                    |p: &Promised| (Ty::new(gt_ir::DType::U8, [p.buffer.bytes()]), p.buffer.clone());
                 promised.map(nameless).ok_or_else(|| {
-                    lost(Error::Value(format!("tensor {} is not on this worker", tensor.0)))
+                    lost(Error::Connection(format!("tensor {} is gone from its worker", tensor.0)))
                 })
             }
         }

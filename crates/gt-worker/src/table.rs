@@ -10,8 +10,13 @@ use std::time::Duration;
 /// A tensor of a session.
 pub enum Entry {
     /// Its bytes are on their way.
-    Waiting { ty: Ty },
-    Here { ty: Ty, buffer: Buffer },
+    Waiting {
+        ty: Ty,
+    },
+    Here {
+        ty: Ty,
+        buffer: Buffer,
+    },
     /// It has no value, and why (C5).
     Poisoned(Failure),
 }
@@ -20,8 +25,15 @@ pub enum Entry {
 pub enum Item {
     Run(Run),
     /// The end of a batch: values are given, tensors freed, and the dispatcher is told.
-    Close { fetches: Vec<Fetch>, frees: Vec<TensorId> },
-    Send { tensor: TensorId, goal: Option<WorkerId>, to: Option<(Endpoint, Ticket)> },
+    Close {
+        fetches: Vec<Fetch>,
+        frees: Vec<TensorId>,
+    },
+    Send {
+        tensor: TensorId,
+        goal: Option<WorkerId>,
+        to: Option<(Endpoint, Ticket)>,
+    },
 }
 
 /// One session on this worker.

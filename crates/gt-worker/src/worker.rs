@@ -3,7 +3,7 @@
 use crate::backend::{Backend, Buffer, HostBytes};
 use crate::executor::Executor;
 use crate::plans::Miss;
-use crate::road::{self, Job};
+use crate::road::{self, Copy, Job};
 use crate::table::{Entry, Item, SessionTable};
 use gt_ir::{TensorId, Ty};
 use gt_net::bulk::{BulkBytes, Endpoint, TicketKey};
@@ -140,16 +140,6 @@ impl Worker {
         &self.core
     }
 
-    /// Drops all sessions, as if each had ended.
-    pub fn clear(&self) {
-        let mut state = self.core.state.lock();
-        let sessions = std::mem::take(&mut state.sessions);
-        let uploads = std::mem::take(&mut state.uploads);
-        let (early, promised) = (std::mem::take(&mut state.early), std::mem::take(&mut state.promised));
-        drop(state);
-        drop((sessions, uploads, early, promised));
-    }
-
     /// Tensors held now, of all sessions.
     pub fn tensors(&self) -> usize {
         self.core.state.lock().sessions.values().map(SessionTable::len).sum()
@@ -192,7 +182,20 @@ impl Core {
                     state.uploads.push_back(Upload { session, tensor, ty, data });
                 }
             }
-            WorkerCmd::Send { session, tensor, goal, to } => {
+            WorkerCmd::Fulfil { session, tensor, data } => {
+                let table = state.sessions.get(&session);
+                if let Some(ty) = table.and_then(|t| t.waits_for(tensor)).cloned() {
+                    let data = HostBytes::Owned(data);
+                    state.uploads.push_back(Upload { session, tensor, ty, data });
+                }
+            }
+            WorkerCmd::Send { session, tensor, goal, to, now: true } => {
+                let what = state.find(session, tensor);
+                drop(state);
+                let _ = self.jobs.lock().send(Job::Send(Box::new(Copy { session, tensor, goal, to, what })));
+                return;
+            }
+            WorkerCmd::Send { session, tensor, goal, to, now: false } => {
                 state.session(session).queue.push_back(Item::Send { tensor, goal, to });
             }
             WorkerCmd::Poison { session, tensor, failure } => {

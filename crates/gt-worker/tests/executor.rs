@@ -4,7 +4,9 @@ mod common;
 
 use common::{TestBackend, full, ints, mul_add, scale, take, to_bytes, to_ints};
 use gt_ir::{Error, Program, TensorId};
-use gt_net::msg::{Batch, Failure, Fetch, Payload, Run, SessionId, WorkerCmd, WorkerId, WorkerMsg, WorkerStats};
+use gt_net::msg::{
+    Batch, Failure, Fetch, Payload, Run, SessionId, WorkerCmd, WorkerId, WorkerMsg, WorkerStats,
+};
 use gt_worker::{Worker, WorkerConfig};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -39,12 +41,19 @@ impl Rig {
     }
 
     fn update(&self) -> Update {
-        let WorkerMsg::Update { session, finished, values, failures, .. } = self.hear() else { panic!("no update") };
+        let WorkerMsg::Update { session, finished, values, failures, .. } = self.hear() else {
+            panic!("no update")
+        };
         let read = |p| match p {
             Payload::Inline(bytes) => to_ints(&bytes),
             Payload::Bulk { .. } => panic!("no bulk plane here"),
         };
-        Update { session, finished, failures, values: values.into_iter().map(|v| v.result.map(read)).collect() }
+        Update {
+            session,
+            finished,
+            failures,
+            values: values.into_iter().map(|v| v.result.map(read)).collect(),
+        }
     }
 
     fn batch(&self, session: SessionId, first: u64, programs: Vec<Program>, fetches: &[u64], frees: &[u64]) {
@@ -135,7 +144,7 @@ fn a_session_that_waits_holds_up_nobody_else() {
     rig.batch(a, 1, vec![scale(2, 1, 3, false, 2)], &[2], &[]);
     rig.batch(b, 1, vec![full(2, 1, 1)], &[1], &[]);
     assert_eq!(rig.update().session, b);
-    rig.upload(a, 1, &[5, 6]);
+    rig.worker.handle(WorkerCmd::Fulfil { session: a, tensor: TensorId(1), data: to_bytes(&[5, 6]) });
     let update = rig.update();
     assert_eq!((update.session, &update.values[0]), (a, &Ok(vec![15, 18])));
 }
@@ -168,7 +177,7 @@ fn a_copy_goes_back_to_be_relayed() {
     let rig = rig(1 << 20);
     rig.batch(S, 1, vec![full(2, 8, 1)], &[], &[]);
     let goal = Some(WorkerId(3));
-    rig.worker.handle(WorkerCmd::Send { session: S, tensor: TensorId(1), goal, to: None });
+    rig.worker.handle(WorkerCmd::Send { session: S, tensor: TensorId(1), goal, to: None, now: false });
     assert_eq!(rig.update().finished, vec![1]);
     let WorkerMsg::Moved { tensor, goal: to, result, .. } = rig.hear() else { panic!("not moved") };
     assert_eq!((tensor, to), (TensorId(1), goal));

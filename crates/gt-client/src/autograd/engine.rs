@@ -153,10 +153,14 @@ fn run(
                 let want: SmallVec<[bool; 4]> = edges.iter().map(Option::is_some).collect();
                 let grads = vjp(&mut Recorder, op, &saved, &g, &want)?;
                 release(&node, retain || create);
-                for (edge, g) in edges.into_iter().zip(grads) {
-                    if let (Some(edge), Some(g)) = (edge, g) {
-                        deliver(&mut queue, &mut incoming, &edge, g)?;
-                    }
+                for ((edge, g), arg) in edges.into_iter().zip(grads).zip(&kept) {
+                    let (Some(edge), Kept::Val(ty, _)) = (edge, arg) else { continue };
+                    // `None` claims zero, which a person who asks for the gradient is given.
+                    let g = match g {
+                        Some(g) => g,
+                        None => Recorder.full(ty, 0.0)?,
+                    };
+                    deliver(&mut queue, &mut incoming, &edge, g)?;
                 }
             }
             NodeKind::Custom(function, _) => {

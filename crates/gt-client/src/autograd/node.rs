@@ -11,6 +11,9 @@ use std::sync::{Arc, OnceLock};
 /// Called with a gradient; may return another in its place.
 pub type Hook = Arc<dyn Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync>;
 
+/// Called after a gradient was added to a leaf's `.grad`.
+pub type PostHook = Arc<dyn Fn() -> Result<()> + Send + Sync>;
+
 /// Where a gradient goes: result `nr` of a node.
 #[derive(Clone)]
 pub struct Edge {
@@ -36,7 +39,7 @@ pub enum NodeArg {
 #[derive(Default)]
 pub struct GradSlot {
     pub grad: Mutex<Option<Tensor>>,
-    pub post_hooks: Mutex<Vec<(u64, Arc<dyn Fn() -> Result<()> + Send + Sync>)>>,
+    pub post_hooks: Mutex<Vec<(u64, PostHook)>>,
 }
 
 /// A backward pass written by the user (`gt.autograd.Function`).

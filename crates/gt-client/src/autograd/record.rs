@@ -3,7 +3,7 @@
 use super::mode::grad_enabled;
 use super::node::{Edge, Node, NodeArg, NodeKind, SavedValue};
 use crate::cell::Cell;
-use crate::current::current_stream;
+use crate::current::with_stream_of;
 use crate::session::Session;
 use crate::stream::{RecordArg, Stream};
 use crate::value::Value;
@@ -28,28 +28,20 @@ impl Var {
 
     /// The session it belongs to.
     pub fn session(&self) -> Result<Arc<Session>> {
-        self.value.stream.session.upgrade().ok_or_else(session_gone)
+        self.value.session()
     }
-}
-
-fn session_gone() -> Error {
-    Error::Connection(
-        "the session this tensor belongs to is closed: create the tensor again in a new session".into(),
-    )
 }
 
 /// Records one op of one result.
 pub fn record(op: Op, args: Operands<Var>) -> Result<Var> {
-    let first = args.iter().find_map(Operand::val);
-    let (session, stream) = match first {
-        Some(v) => {
-            let session = v.session()?;
-            let stream = current_stream(&session);
-            (session, stream)
+    let first = args.iter().find_map(Operand::val).map(|v| v.value.clone());
+    match first {
+        Some(value) => with_stream_of(&value, |session, stream| record_in(session, stream, op, args)),
+        None => {
+            let (session, stream) = crate::current::current()?;
+            record_in(&session, &stream, op, args)
         }
-        None => crate::current::current()?,
-    };
-    record_in(&session, &stream, op, args)
+    }
 }
 
 /// Records one op in a given stream.

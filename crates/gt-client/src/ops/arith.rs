@@ -94,7 +94,8 @@ pub(crate) fn binary_inplace(t: &Tensor, op: Binary, other: &Operand<Tensor>, le
     let lenient = lenient && untracked && t.is_leaf() && !t.is_view();
     t.check_inplace(lenient)?;
     let _mode = (lenient && t.requires_grad()).then(|| crate::autograd::GradMode::set(false));
-    let me = Operand::Val(t.clone());
+    // Gradient rules keep what was there before the write.
+    let me = Operand::Val(super::inplace::snapshot(t)?);
     let mut dtype = result_type(&me, other);
     if op.takes() == Takes::Float && !dtype.is_float() {
         dtype = DType::F32;

@@ -81,13 +81,16 @@ pub fn range(start: Scalar, end: Scalar, step: Scalar, dtype: Option<DType>) -> 
         bail!(Runtime, "arange: unsupported range: {a} -> {b}");
     }
     if (b - a) * by < 0.0 {
-        bail!(Runtime, "arange: upper bound and lower bound inconsistent with step sign, got {a} -> {b} by {by}");
+        bail!(
+            Runtime,
+            "arange: upper bound and lower bound inconsistent with step sign, got {a} -> {b} by {by}"
+        );
     }
     let len = if floats {
         ((b - a) / by).ceil() as usize
     } else {
         let (gap, by) = (end.as_i64() as i128 - start.as_i64() as i128, step.as_i64() as i128);
-        (gap.abs() as u128).div_ceil(by.unsigned_abs()) as usize
+        gap.unsigned_abs().div_ceil(by.unsigned_abs()) as usize
     };
     arange(start, step, len, dtype)
 }
@@ -204,7 +207,7 @@ pub fn randperm(n: i64, dtype: DType) -> Result<Tensor> {
     for i in (1..n).rev() {
         let words = philox::block(state.key, state.offset.wrapping_add(i as u64 / 2));
         let word = philox::word64(words, i % 2) as u128;
-        order.swap(i, (word * (i as u128 + 1) >> 64) as usize);
+        order.swap(i, ((word * (i as u128 + 1)) >> 64) as usize);
     }
     let mut bytes = Vec::with_capacity(n * dtype.size());
     for k in order {
@@ -233,7 +236,10 @@ pub fn multinomial(weights: &Tensor, samples: i64, replacement: bool) -> Result<
         bail!(Runtime, "cannot sample n_sample <= 0 samples, got {k}");
     }
     if !replacement && k as usize > n {
-        bail!(Runtime, "cannot sample n_sample > prob_dist.size(-1) samples without replacement, got {k} > {n}");
+        bail!(
+            Runtime,
+            "cannot sample n_sample > prob_dist.size(-1) samples without replacement, got {k} > {n}"
+        );
     }
     let mut weights = super::arith::cast(&weights.detach(), DType::F64)?;
     let mut drawn = Vec::new();

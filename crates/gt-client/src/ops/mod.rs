@@ -59,7 +59,11 @@ pub(crate) fn grad_only_put(
 }
 
 /// Elementwise op of two operands that need not be wrapped first.
-pub(crate) fn bin(op: Binary, a: impl Into<Operand<Tensor>>, b: impl Into<Operand<Tensor>>) -> Result<Tensor> {
+pub(crate) fn bin(
+    op: Binary,
+    a: impl Into<Operand<Tensor>>,
+    b: impl Into<Operand<Tensor>>,
+) -> Result<Tensor> {
     arith::binary(op, &a.into(), &b.into())
 }
 
@@ -110,9 +114,4 @@ pub(crate) fn shape_of(op: &str, sizes: &[i64]) -> Result<Shape> {
         bail!(Runtime, "{op}: trying to create tensor with negative dimension {bad}: {sizes:?}");
     }
     Ok(sizes.iter().map(|&n| n as usize).collect())
-}
-
-/// True if gradients will be asked of what is computed from `x` now.
-pub(crate) fn tracked(x: &Tensor) -> bool {
-    grad_enabled() && x.requires_grad()
 }

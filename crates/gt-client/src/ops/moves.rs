@@ -254,10 +254,7 @@ pub fn narrow(x: &Tensor, dim: i64, start: i64, length: i64) -> Result<Tensor> {
         bail!(Runtime, "narrow(): length must be non-negative, got {length}");
     }
     if start < -n || start > n {
-        bail!(
-            Index,
-            "narrow: start out of range (expected to be in range of [-{n}, {n}], but got {start})"
-        );
+        bail!(Index, "narrow: start out of range (expected to be in range of [-{n}, {n}], but got {start})");
     }
     let from = if start < 0 { start + n } else { start };
     if from + length > n {
@@ -274,7 +271,11 @@ pub fn select(x: &Tensor, dim: i64, index: i64) -> Result<Tensor> {
     let d = norm_dim("select", dim, x.ndim())?;
     let n = x.shape()[d] as i64;
     if index < -n || index >= n {
-        bail!(Index, "select(): index {index} out of range for tensor of size {} at dimension {d}", x.shape());
+        bail!(
+            Index,
+            "select(): index {index} out of range for tensor of size {} at dimension {d}",
+            x.shape()
+        );
     }
     let at = if index < 0 { index + n } else { index };
     let row = slice(x, d, at as usize, 1, 1)?;

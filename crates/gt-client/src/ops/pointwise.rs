@@ -42,9 +42,7 @@ pub fn div(a: &Operand<Tensor>, b: &Operand<Tensor>, mode: Option<&str>) -> Resu
     match mode {
         None => binary(Binary::Div, a, b),
         Some("floor") => binary(Binary::FloorDiv, a, b),
-        Some("trunc") if result_type(a, b).is_float() => {
-            unary(Unary::Trunc, &binary(Binary::Div, a, b)?)
-        }
+        Some("trunc") if result_type(a, b).is_float() => unary(Unary::Trunc, &binary(Binary::Div, a, b)?),
         Some("trunc") => {
             let (size, sign) = (both(Unary::Abs, a, b)?, both(Unary::Sign, a, b)?);
             let whole = binary(Binary::FloorDiv, &size.0, &size.1)?;
@@ -61,9 +59,7 @@ pub fn div(a: &Operand<Tensor>, b: &Operand<Tensor>, mode: Option<&str>) -> Resu
 fn both(op: Unary, a: &Operand<Tensor>, b: &Operand<Tensor>) -> Result<(Operand<Tensor>, Operand<Tensor>)> {
     let one = |x: &Operand<Tensor>| -> Result<Operand<Tensor>> {
         Ok(match x {
-            Operand::Val(t) if t.dtype() == DType::Bool => {
-                Operand::Val(unary(op, &cast(t, DType::I64)?)?)
-            }
+            Operand::Val(t) if t.dtype() == DType::Bool => Operand::Val(unary(op, &cast(t, DType::I64)?)?),
             Operand::Val(t) => Operand::Val(unary(op, t)?),
             Operand::Num(n) if n.kind() == Kind::Float => Operand::Num(Scalar::Float(op.real(n.as_f64()))),
             Operand::Num(n) => Operand::Num(Scalar::Int(op.int(n.as_i64()))),

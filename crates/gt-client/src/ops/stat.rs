@@ -61,7 +61,11 @@ pub fn var(x: &Tensor, dims: &[i64], correction: f64, keepdim: bool) -> Result<T
 /// The variance and the mean.
 pub fn var_mean(x: &Tensor, dims: &[i64], correction: f64, keepdim: bool) -> Result<(Tensor, Tensor)> {
     if !x.dtype().is_float() {
-        bail!(Runtime, "std and var only support floating point and complex dtypes, got {}", x.dtype().name());
+        bail!(
+            Runtime,
+            "std and var only support floating point and complex dtypes, got {}",
+            x.dtype().name()
+        );
     }
     let n = group("var", x, dims)?;
     let w = wide(x)?;

@@ -49,7 +49,9 @@ impl Checked {
             self.values -= old.types.len();
         }
         while self.known.len() > MAX_STRUCTURES || self.values > MAX_VALUES {
-            let Some(oldest) = self.known.iter().min_by_key(|(_, e)| e.used).map(|(&key, _)| key) else { break };
+            let Some(oldest) = self.known.iter().min_by_key(|(_, e)| e.used).map(|(&key, _)| key) else {
+                break;
+            };
             if let Some(old) = self.known.remove(&oldest) {
                 self.values -= old.types.len();
             }

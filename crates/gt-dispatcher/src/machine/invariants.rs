@@ -5,7 +5,7 @@
 //! - I3  A worker's load is the sum over what sessions have there: programs, bytes, homes.
 //! - I4  Unfinished programs lie between what is completed and what was sent; what was reported is completed.
 //! - I5  A tensor with a value has a holder that does not wait for another worker.
-//! - I6  A copy on its way comes from a worker that holds the tensor.
+//! - I6  A copy on its way is between connected workers, and comes from a holder unless the tensor was dropped.
 //! - I7  An unanswered fetch is at a connected worker that knows of the session.
 //! - I8  Session and worker agree on whether the one knows of the other.
 //! - I9  Messages are kept only while no worker is connected.
@@ -59,10 +59,15 @@ impl Machine {
                 ensure(knows(holder.worker), || broken("I2"))?;
                 let from = |w: WorkerId| tensor.holders.iter().any(|h| h.worker == w && h.moving.is_none());
                 ensure(holder.moving.is_none_or(from), || broken("I6"))?;
+                let moving = s.moves.get(&(*id, holder.worker)).map(|m| m.from);
+                ensure(holder.moving == moving, || broken("I6"))?;
                 loads.entry(holder.worker).or_default().1 += tensor.bytes();
             }
             ensure(tensor.poison.is_some() || tensor.source().is_some(), || broken("I5"))?;
             ensure(tensor.freed_by == 0 || s.pending.contains_key(&tensor.freed_by), || broken("I10"))?;
+        }
+        for ((id, goal), copy) in &s.moves {
+            ensure(knows(*goal) && knows(copy.from), || format!("I6: copy of tensor {}", id.0))?;
         }
         for (req, asked) in &s.fetches {
             ensure(knows(asked.worker), || format!("I7: request {req}"))?;

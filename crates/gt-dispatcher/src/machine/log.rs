@@ -4,9 +4,7 @@
 use super::message::program_bytes;
 use super::{Action, Cx, Session};
 use gt_ir::{Program, Result, TensorId};
-use gt_net::msg::{
-    Batch, Bytes, ClientMsg, Failure, Payload, Run, SessionMsg, Value, WorkerCmd, WorkerId,
-};
+use gt_net::msg::{Batch, Bytes, ClientMsg, Failure, Payload, Run, SessionMsg, Value, WorkerCmd, WorkerId};
 use std::collections::HashSet;
 
 /// Programs remembered as seen.
@@ -135,9 +133,8 @@ impl Session {
             ClientMsg::Relay { tensor, data } => {
                 self.note(cx, "RECV", None, "Relay", data.len() as u64, || tensor_text(*tensor))
             }
-            ClientMsg::FetchRelay { req, tensor } => {
-                self.note(cx, "RECV", None, "Fetch", 16, || format!("{} req={req} relay", tensor_text(*tensor)))
-            }
+            ClientMsg::FetchRelay { req, tensor } => self
+                .note(cx, "RECV", None, "Fetch", 16, || format!("{} req={req} relay", tensor_text(*tensor))),
             ClientMsg::Sync { seq } => self.note(cx, "RECV", None, "Sync", 8, || format!("seq={seq}")),
             ClientMsg::Stats { .. } | ClientMsg::Bye => {}
         }
@@ -151,7 +148,9 @@ impl Session {
                     format!("completed={completed} values={} failures={}", values.len(), failures.len())
                 });
                 for (seq, failure) in failures {
-                    self.note(cx, "ERROR", None, "Program", 0, || format!("seq={seq} {}", failure_text(failure)));
+                    self.note(cx, "ERROR", None, "Program", 0, || {
+                        format!("seq={seq} {}", failure_text(failure))
+                    });
                 }
             }
             SessionMsg::Grant { tensor, .. } => {
@@ -173,8 +172,13 @@ impl Session {
             WorkerCmd::Expect { tensor, ty, .. } => {
                 self.note(cx, "WORKER_SEND", to, "Expect", 16, || format!("{} {ty}", tensor_text(*tensor)))
             }
+            WorkerCmd::Fulfil { tensor, data, .. } => {
+                self.note(cx, "WORKER_SEND", to, "Fulfil", data.len() as u64, || tensor_text(*tensor))
+            }
             WorkerCmd::Send { tensor, goal, to: road, .. } => {
-                let goal = goal.and_then(|g| cx.pool.get(g)).map_or("the dispatcher".into(), |w| w.info.name.clone());
+                let goal = goal
+                    .and_then(|g| cx.pool.get(g))
+                    .map_or("the dispatcher".into(), |w| w.info.name.clone());
                 let road = if road.is_some() { "directly" } else { "by relay" };
                 self.note(cx, "MOVE", to, "Send", 16, || format!("{} to {goal} {road}", tensor_text(*tensor)))
             }
@@ -195,7 +199,12 @@ impl Session {
     ) {
         self.note(cx, "WORKER_RECV", Some(worker), "Update", 16 + values_bytes(values), || {
             let last = finished.last().copied().unwrap_or(0);
-            format!("finished={} last={last} values={} failures={}", finished.len(), values.len(), failures.len())
+            format!(
+                "finished={} last={last} values={} failures={}",
+                finished.len(),
+                values.len(),
+                failures.len()
+            )
         });
     }
 

@@ -1,7 +1,7 @@
 //! What a client says: programs are checked, placed, and sent on with what they need.
 
 use super::Cx;
-use super::session::{Asked, Holder, Pending, Session, Tensor, no_workers};
+use super::session::{Asked, Holder, Move, Pending, Session, Tensor, no_workers};
 use gt_ir::{Program, Result, Slot, TensorId, Ty, bail};
 use gt_net::msg::{Batch, Bytes, ClientMsg, Failure, Fetch, Run, SessionMsg, Value, WorkerCmd, WorkerId};
 use smallvec::SmallVec;
@@ -109,7 +109,7 @@ impl Session {
         if let Some(frees) = self.frees.remove(&worker) {
             batch.frees.extend(frees);
         }
-        self.to_worker(cx, worker, WorkerCmd::Batch { session: self.id, batch });
+        self.tell_worker(cx, worker, WorkerCmd::Batch { session: self.id, batch });
     }
 
     fn run(&mut self, run: Run, parts: &mut Parts, cx: &mut Cx) -> Result<()> {
@@ -118,25 +118,25 @@ impl Session {
             bail!(Value, "program: it has number {seq}, expected {}", self.last_seq + 1);
         }
         if self.pending.len() >= cx.config.max_unfinished {
-            bail!(Value, "program: {} programs are unfinished, the client ignores its credit", self.pending.len());
+            bail!(
+                Value,
+                "program: {} programs are unfinished, the client ignores its credit",
+                self.pending.len()
+            );
         }
         let types = cx.checked.check(&mut program)?;
         program.check_binding(&types)?;
         self.last_seq = seq;
         self.counters.programs += 1;
         self.counters.instructions += program.structure.instrs.len() as u64;
-        let poison = self.check_inputs(seq, &program)?;
-        let failure = match poison {
-            Some(failure) => Some(failure),
+        let failure = match self.check_inputs(seq, &program)? {
+            Some(failure) => failure,
             None => match self.place(&program, cx) {
-                Some(worker) => {
-                    self.send(seq, program, &types, worker, parts, cx)?;
-                    return Ok(());
-                }
-                None => Some(Failure { root: seq, instr: None, error: no_workers(&cx.config.address) }),
+                Some(worker) => return self.send(seq, program, &types, worker, parts, cx),
+                None => Failure { root: seq, instr: None, error: no_workers(&cx.config.address) },
             },
         };
-        self.fail_here(seq, &program, &types, failure)
+        self.fail_here(seq, &program, &types, failure, cx)
     }
 
     /// Checks that every input is there, of the right type, once. Gives the root cause if one has no value.
@@ -163,20 +163,30 @@ impl Session {
         Ok(poison)
     }
 
-    fn add_out(&mut self, id: TensorId, tensor: Tensor) -> Result<()> {
-        if self.tensors.insert(id, tensor).is_some() {
+    fn add(&mut self, id: TensorId, tensor: Tensor, cx: &mut Cx) -> Result<()> {
+        if self.tensors.contains_key(&id) {
             bail!(Value, "tensor {} is written twice", id.0);
         }
+        for holder in &tensor.holders {
+            cx.pool.hold(holder.worker, tensor.bytes());
+        }
+        self.tensors.insert(id, tensor);
         Ok(())
     }
 
     /// A program that cannot run anywhere: its results get the root cause, and its frees are not carried out (C5).
-    fn fail_here(&mut self, seq: u64, program: &Program, types: &[Ty], failure: Option<Failure>) -> Result<()> {
-        let Some(failure) = failure else { return Ok(()) };
+    fn fail_here(
+        &mut self,
+        seq: u64,
+        program: &Program,
+        types: &[Ty],
+        failure: Failure,
+        cx: &mut Cx,
+    ) -> Result<()> {
         for (&id, &out) in program.outs.iter().zip(&program.structure.outs) {
             let mut tensor = Tensor::new(types[out as usize].clone());
             tensor.poison = Some(Box::new(failure.clone()));
-            self.add_out(id, tensor)?;
+            self.add(id, tensor, cx)?;
         }
         self.news.failures.push((seq, failure));
         Ok(())
@@ -233,10 +243,10 @@ impl Session {
         for (&id, &out) in program.outs.iter().zip(&program.structure.outs) {
             let mut tensor = Tensor::new(types[out as usize].clone());
             tensor.holders.push(Holder { worker, moving: None });
-            cx.pool.hold(worker, tensor.bytes());
-            self.add_out(id, tensor)?;
+            self.add(id, tensor, cx)?;
         }
-        let dying = program.inputs.iter().zip(&program.structure.inputs).filter(|(_, i)| i.dies).map(|(id, _)| id);
+        let dying =
+            program.inputs.iter().zip(&program.structure.inputs).filter(|(_, i)| i.dies).map(|(id, _)| id);
         let mut frees = Vec::with_capacity(program.frees.len());
         let mut here = true;
         for &id in program.frees.iter().chain(dying) {
@@ -278,15 +288,25 @@ impl Session {
         }
         self.counters.moves += 1;
         self.counters.moved_bytes += bytes;
-        self.send_copy(id, bytes, source, goal, cx);
-        self.to_worker(cx, goal, WorkerCmd::Expect { session: self.id, tensor: id, ty });
+        self.send_copy(id, ty.clone(), source, goal, false, cx);
+        self.tell_worker(cx, goal, WorkerCmd::Expect { session: self.id, tensor: id, ty });
     }
 
-    pub(super) fn send_copy(&mut self, id: TensorId, bytes: u64, from: WorkerId, goal: WorkerId, cx: &mut Cx) {
+    /// Starts a copy; `now` when it replaces one that was lost, which queued work may wait for.
+    pub(super) fn send_copy(
+        &mut self,
+        id: TensorId,
+        ty: Ty,
+        from: WorkerId,
+        goal: WorkerId,
+        now: bool,
+        cx: &mut Cx,
+    ) {
         let expires = cx.config.epoch_ms + cx.now + cx.config.ticket_ms;
-        let to = cx.pool.grant(goal, self.id, id, bytes, expires);
-        let command = WorkerCmd::Send { session: self.id, tensor: id, goal: Some(goal), to };
-        self.to_worker(cx, from, command);
+        let to = cx.pool.grant(goal, self.id, id, ty.bytes() as u64, expires);
+        self.moves.insert((id, goal), Move { from, ty });
+        let command = WorkerCmd::Send { session: self.id, tensor: id, goal: Some(goal), to, now };
+        self.tell_worker(cx, from, command);
     }
 
     fn fetch(&mut self, fetch: Fetch, parts: &mut Parts, cx: &mut Cx) -> Result<()> {
@@ -324,42 +344,42 @@ impl Session {
             bail!(Value, "upload: got {} bytes for a tensor of {ty}, expected {bytes}", data.len());
         }
         let mut tensor = Tensor::new(ty.clone());
-        tensor.uploading = data.is_none();
         let worker = if self.spread { cx.pool.least_loaded() } else { self.home(cx) };
         let Some(worker) = worker else {
             let error = no_workers(&cx.config.address);
             tensor.poison = Some(Box::new(Failure { root: 0, instr: None, error }));
-            return self.add_out(id, tensor);
+            return self.add(id, tensor, cx);
         };
         tensor.holders.push(Holder { worker, moving: None });
-        cx.pool.hold(worker, bytes);
-        self.add_out(id, tensor)?;
+        self.add(id, tensor, cx)?;
         let session = self.id;
         match data {
-            Some(data) => self.to_worker(cx, worker, WorkerCmd::Upload { session, tensor: id, ty, data }),
+            Some(data) => self.tell_worker(cx, worker, WorkerCmd::Upload { session, tensor: id, ty, data }),
             None => {
                 let expires = cx.config.epoch_ms + cx.now + cx.config.ticket_ms;
                 let Some((at, ticket)) = cx.pool.grant(worker, session, id, bytes, expires) else {
-                    bail!(Connection, "upload: the worker has no bulk plane, the bytes must come with the message");
+                    bail!(
+                        Connection,
+                        "upload: the worker has no bulk plane, the bytes must come with the message"
+                    );
                 };
-                self.to_worker(cx, worker, WorkerCmd::Expect { session, tensor: id, ty });
-                self.to_client(cx, SessionMsg::Grant { tensor: id, at, ticket });
+                self.expect_upload(id, worker, ty.clone());
+                self.tell_worker(cx, worker, WorkerCmd::Expect { session, tensor: id, ty });
+                self.tell_client(cx, SessionMsg::Grant { tensor: id, at, ticket });
             }
         }
         Ok(())
     }
 
+    /// Bytes that could not be brought to the worker directly. Programs may wait for them even if the client has
+    /// dropped the tensor since.
     fn relay(&mut self, id: TensorId, data: Bytes, cx: &mut Cx) -> Result<()> {
-        // A tensor may have been dropped while its bytes were on their way.
-        let Some(tensor) = self.tensors.get_mut(&id) else { return Ok(()) };
-        if !tensor.uploading || data.len() as u64 != tensor.bytes() {
-            bail!(Value, "relay: {} bytes for tensor {}, which does not wait for them", data.len(), id.0);
+        let Some(at) = self.uploads.iter().position(|(tensor, ..)| *tensor == id) else { return Ok(()) };
+        let Some((_, worker, ty)) = self.uploads.remove(at) else { return Ok(()) };
+        if data.len() != ty.bytes() {
+            bail!(Value, "relay: {} bytes for tensor {}, which is {ty}", data.len(), id.0);
         }
-        tensor.uploading = false;
-        if let (None, Some(worker)) = (&tensor.poison, tensor.source()) {
-            let ty = tensor.ty.clone();
-            self.to_worker(cx, worker, WorkerCmd::Upload { session: self.id, tensor: id, ty, data });
-        }
+        self.tell_worker(cx, worker, WorkerCmd::Fulfil { session: self.id, tensor: id, data });
         Ok(())
     }
 
@@ -369,8 +389,9 @@ impl Session {
         match granted.or_else(holder).filter(|w| cx.pool.get(*w).is_some()) {
             Some(worker) => {
                 self.relays.push((worker, id, req));
-                let command = WorkerCmd::Send { session: self.id, tensor: id, goal: None, to: None };
-                self.to_worker(cx, worker, command);
+                let command =
+                    WorkerCmd::Send { session: self.id, tensor: id, goal: None, to: None, now: false };
+                self.tell_worker(cx, worker, command);
             }
             None => {
                 let error = gt_ir::Error::Connection("fetch: the worker that had the value is gone".into());

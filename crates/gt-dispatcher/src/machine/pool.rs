@@ -33,8 +33,7 @@ const PROGRAM_LOAD: u64 = 1 << 20;
 impl Pool {
     pub fn add(&mut self, id: WorkerId, info: WorkerInfo) {
         let sessions = BTreeSet::new();
-        self.workers
-            .insert(id, Worker { info, queued: 0, live_bytes: 0, sessions, homes: 0, placed: 0 });
+        self.workers.insert(id, Worker { info, queued: 0, live_bytes: 0, sessions, homes: 0, placed: 0 });
     }
 
     pub fn remove(&mut self, id: WorkerId) -> Option<Worker> {

@@ -1,11 +1,9 @@
 //! What workers say, what becomes of a session when one is lost, and what its client is told.
 
 use super::Cx;
-use super::session::{Asked, Holder, Session, no_workers};
+use super::session::{Asked, Holder, Move, Session, no_workers};
 use gt_ir::{Error, Result, TensorId};
-use gt_net::msg::{
-    Batch, Bytes, ClientMsg, Failure, Fetch, Payload, SessionMsg, Value, WorkerCmd, WorkerId,
-};
+use gt_net::msg::{Batch, Bytes, ClientMsg, Failure, Fetch, Payload, SessionMsg, Value, WorkerCmd, WorkerId};
 
 /// Frees that may wait for the next message to a worker.
 const MAX_FREES: usize = 1024;
@@ -87,29 +85,33 @@ impl Session {
             self.note_moved(cx, from, id, goal, &result);
         }
         let Some(goal) = goal else { return self.relayed(from, id, result) };
-        let Some(tensor) = self.tensors.get_mut(&id) else { return };
-        let moving = tensor.holders.iter_mut().find(|h| h.worker == goal && h.moving == Some(from));
-        let Some(holder) = moving else { return };
-        holder.moving = None;
+        if self.moves.get(&(id, goal)).is_none_or(|m| m.from != from) {
+            return;
+        }
+        self.moves.remove(&(id, goal));
+        if let Some(tensor) = self.tensors.get_mut(&id) {
+            tensor.holders.iter_mut().filter(|h| h.worker == goal).for_each(|h| h.moving = None);
+        }
         let session = self.id;
         match result {
             Ok(None) => {}
-            Ok(Some(data)) => {
-                let ty = tensor.ty.clone();
-                self.to_worker(cx, goal, WorkerCmd::Upload { session, tensor: id, ty, data });
-            }
+            Ok(Some(data)) => self.tell_worker(cx, goal, WorkerCmd::Fulfil { session, tensor: id, data }),
             Err(failure) => {
-                let only_the_road = tensor.poison.is_none() && matches!(failure.error, Error::Connection(_));
-                if only_the_road {
-                    tensor.holders.retain(|h| h.worker != goal);
-                    let gone = [Holder { worker: goal, moving: None }];
-                    cx.pool.release(&gone, tensor.bytes());
-                    self.frees.entry(goal).or_default().push(id);
-                } else {
-                    tensor.poison.get_or_insert_with(|| Box::new(failure.clone()));
-                }
-                self.to_worker(cx, goal, WorkerCmd::Poison { session, tensor: id, failure });
+                self.copy_failed(id, goal, &failure, cx);
+                self.tell_worker(cx, goal, WorkerCmd::Poison { session, tensor: id, failure });
             }
+        }
+    }
+
+    /// A copy will never come, because the tensor has no value or only because the road is closed.
+    fn copy_failed(&mut self, id: TensorId, goal: WorkerId, failure: &Failure, cx: &mut Cx) {
+        let Some(tensor) = self.tensors.get_mut(&id) else { return };
+        if tensor.poison.is_none() && matches!(failure.error, Error::Connection(_)) {
+            tensor.holders.retain(|h| h.worker != goal);
+            cx.pool.release(&[Holder { worker: goal, moving: None }], tensor.bytes());
+            self.frees.entry(goal).or_default().push(id);
+        } else {
+            tensor.poison.get_or_insert_with(|| Box::new(failure.clone()));
         }
     }
 
@@ -146,19 +148,28 @@ impl Session {
         for seq in unfinished {
             self.failed(seq, why(seq), cx);
         }
-        let concerns = |h: &Holder| h.worker == worker || h.moving == Some(worker);
-        let mut ids: Vec<TensorId> = self
-            .tensors
-            .iter()
-            .filter(|(_, t)| t.holders.iter().any(concerns))
-            .map(|(id, _)| *id)
-            .collect();
+        self.moves.retain(|(_, goal), _| *goal != worker);
+        let mut ids: Vec<TensorId> =
+            self.tensors.iter().filter(|(_, t)| t.is_at(worker)).map(|(id, _)| *id).collect();
         ids.sort_unstable();
         for id in ids {
-            self.lose_copy(id, worker, why(0), cx);
+            let Some(tensor) = self.tensors.get_mut(&id) else { continue };
+            tensor.holders.retain(|h| h.worker != worker);
+            if tensor.source().is_none() {
+                tensor.poison.get_or_insert_with(|| Box::new(why(0)));
+            }
         }
-        let asked: Vec<(u64, TensorId)> =
-            self.fetches.iter().filter(|(_, a)| a.worker == worker).map(|(req, a)| (*req, a.tensor)).collect();
+        let stranded: Vec<(TensorId, WorkerId)> =
+            self.moves.iter().filter(|(_, m)| m.from == worker).map(|(at, _)| *at).collect();
+        for (id, goal) in stranded {
+            self.rescue_copy(id, goal, why(0), cx);
+        }
+        let asked: Vec<(u64, TensorId)> = self
+            .fetches
+            .iter()
+            .filter(|(_, a)| a.worker == worker)
+            .map(|(req, a)| (*req, a.tensor))
+            .collect();
         for (req, tensor) in asked {
             self.fetches.remove(&req);
             self.ask_again(req, tensor, why(0), cx);
@@ -171,27 +182,18 @@ impl Session {
         }
     }
 
-    fn lose_copy(&mut self, id: TensorId, worker: WorkerId, why: Failure, cx: &mut Cx) {
-        let Some(tensor) = self.tensors.get_mut(&id) else { return };
-        tensor.holders.retain(|h| h.worker != worker);
-        let (source, bytes) = (tensor.source(), tensor.bytes());
-        let mut stranded = Vec::new();
-        for holder in tensor.holders.iter_mut().filter(|h| h.moving == Some(worker)) {
-            holder.moving = source;
-            stranded.push(holder.worker);
+    /// Takes a copy whose source is gone from another holder, or gives it up.
+    fn rescue_copy(&mut self, id: TensorId, goal: WorkerId, why: Failure, cx: &mut Cx) {
+        let Some(Move { ty, .. }) = self.moves.remove(&(id, goal)) else { return };
+        let (mut source, mut failure) = (None, why);
+        if let Some(tensor) = self.tensors.get_mut(&id) {
+            source = tensor.source();
+            tensor.holders.iter_mut().filter(|h| h.worker == goal).for_each(|h| h.moving = source);
+            failure = tensor.poison.as_deref().cloned().unwrap_or(failure);
         }
-        if source.is_none() && tensor.poison.is_none() {
-            tensor.poison = Some(Box::new(why.clone()));
-        }
-        let failure = tensor.poison.as_deref().cloned().unwrap_or(why);
-        for goal in stranded {
-            match source {
-                Some(source) => self.send_copy(id, bytes, source, goal, cx),
-                None => {
-                    let failure = failure.clone();
-                    self.to_worker(cx, goal, WorkerCmd::Poison { session: self.id, tensor: id, failure });
-                }
-            }
+        match source {
+            Some(source) => self.send_copy(id, ty, source, goal, true, cx),
+            None => self.tell_worker(cx, goal, WorkerCmd::Poison { session: self.id, tensor: id, failure }),
         }
     }
 
@@ -233,7 +235,7 @@ impl Session {
         self.sync = self.sync.filter(|seq| *seq > completed);
         let news = std::mem::take(&mut self.news);
         let (values, failures) = (news.values, news.failures);
-        self.to_client(cx, SessionMsg::Update { completed, values, failures });
+        self.tell_client(cx, SessionMsg::Update { completed, values, failures });
     }
 
     /// True when all is done and the client has not been told.
@@ -243,7 +245,8 @@ impl Session {
 
     /// Sends frees that have waited for a message to ride with, where there are at least `least`.
     fn flush_frees(&mut self, cx: &mut Cx, least: usize) {
-        let ready: Vec<WorkerId> = self.frees.iter().filter(|(_, f)| f.len() >= least).map(|(w, _)| *w).collect();
+        let ready: Vec<WorkerId> =
+            self.frees.iter().filter(|(_, f)| f.len() >= least).map(|(w, _)| *w).collect();
         for worker in ready {
             self.send_part(worker, Batch::default(), cx);
         }

@@ -26,15 +26,13 @@ pub struct Tensor {
     pub poison: Option<Box<Failure>>,
     /// The unfinished program that frees it if it succeeds; 0 for none.
     pub freed_by: u64,
-    /// Its bytes come from the client on the bulk plane, so they may also come as a relay.
-    pub uploading: bool,
     /// The last program that read it.
     pub read_by: u64,
 }
 
 impl Tensor {
     pub fn new(ty: Ty) -> Tensor {
-        Tensor { ty, holders: SmallVec::new(), poison: None, freed_by: 0, uploading: false, read_by: 0 }
+        Tensor { ty, holders: SmallVec::new(), poison: None, freed_by: 0, read_by: 0 }
     }
 
     pub fn is_at(&self, worker: WorkerId) -> bool {
@@ -49,6 +47,13 @@ impl Tensor {
     pub fn bytes(&self) -> u64 {
         self.ty.bytes() as u64
     }
+}
+
+/// A copy on its way to a worker. It arrives even if the client drops the tensor meanwhile: programs wait for it.
+#[derive(Debug)]
+pub(super) struct Move {
+    pub from: WorkerId,
+    pub ty: Ty,
 }
 
 /// A program sent to a worker and not reported as finished.
@@ -110,10 +115,14 @@ pub struct Session {
     pub(super) last_seq: u64,
     pub(super) pending: BTreeMap<u64, Pending>,
     pub(super) fetches: BTreeMap<u64, Asked>,
+    /// Copies on their way, by tensor and goal.
+    pub(super) moves: BTreeMap<(TensorId, WorkerId), Move>,
     /// Values asked for as bytes in a message: (worker, tensor, request).
     pub(super) relays: Vec<(WorkerId, TensorId, u64)>,
     /// The last answers that went out as bulk tickets: (request, worker).
     pub(super) granted: VecDeque<(u64, WorkerId)>,
+    /// The last uploads that were sent to the bulk plane; their bytes may yet come here to be relayed.
+    pub(super) uploads: VecDeque<(TensorId, WorkerId, Ty)>,
     /// Frees that go with the next message to a worker.
     pub(super) frees: BTreeMap<WorkerId, Vec<TensorId>>,
     /// Workers that know of this session.
@@ -129,8 +138,8 @@ pub struct Session {
     pub(super) counters: Counters,
 }
 
-/// Answers remembered in `granted`.
-const GRANTED: usize = 64;
+/// Answers remembered in `granted`, and uploads in `uploads`.
+const REMEMBERED: usize = 256;
 
 impl Session {
     pub(super) fn new(id: SessionId, name: String, vars: &[(String, String)]) -> Session {
@@ -146,8 +155,10 @@ impl Session {
             last_seq: 0,
             pending: BTreeMap::new(),
             fetches: BTreeMap::new(),
+            moves: BTreeMap::new(),
             relays: Vec::new(),
             granted: VecDeque::new(),
+            uploads: VecDeque::new(),
             frees: BTreeMap::new(),
             touched: BTreeSet::new(),
             held: Held::default(),
@@ -164,7 +175,7 @@ impl Session {
         self.pending.keys().next().map_or(self.last_seq, |first| first - 1)
     }
 
-    pub(super) fn to_client(&mut self, cx: &mut Cx, message: SessionMsg) {
+    pub(super) fn tell_client(&mut self, cx: &mut Cx, message: SessionMsg) {
         self.counters.messages += 1;
         if self.logs(cx) {
             self.note_session_msg(cx, &message);
@@ -172,7 +183,7 @@ impl Session {
         cx.out.push(Action::ToClient(self.id, message));
     }
 
-    pub(super) fn to_worker(&mut self, cx: &mut Cx, worker: WorkerId, command: WorkerCmd) {
+    pub(super) fn tell_worker(&mut self, cx: &mut Cx, worker: WorkerId, command: WorkerCmd) {
         let Some(state) = cx.pool.get_mut(worker) else { return };
         state.sessions.insert(self.id);
         self.touched.insert(worker);
@@ -196,10 +207,18 @@ impl Session {
 
     /// Notes that `worker` answered `req` with a ticket.
     pub(super) fn granted(&mut self, req: u64, worker: WorkerId) {
-        if self.granted.len() == GRANTED {
+        if self.granted.len() == REMEMBERED {
             self.granted.pop_front();
         }
         self.granted.push_back((req, worker));
+    }
+
+    /// Notes that the bytes of an upload are on their way to `worker`.
+    pub(super) fn expect_upload(&mut self, id: TensorId, worker: WorkerId, ty: Ty) {
+        if self.uploads.len() == REMEMBERED {
+            self.uploads.pop_front();
+        }
+        self.uploads.push_back((id, worker, ty));
     }
 
     /// Gives up all that workers hold for this session.

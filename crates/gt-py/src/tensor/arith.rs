@@ -1,8 +1,8 @@
 //! Operators.
+#![allow(unsafe_op_in_unsafe_fn, reason = "PyO3's own code, to which a macro gives this crate's edition")]
 
 use super::{Answer, PyTensor};
-use crate::convert::{Other, number, operand};
-use crate::device::Device;
+use crate::convert::{number, operand};
 use crate::errors::{Result, type_error};
 use gt_client::ops::arith;
 use gt_ir::{Binary, Operand, Unary};

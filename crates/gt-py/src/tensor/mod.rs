@@ -2,7 +2,16 @@
 
 mod arith;
 mod grad;
+mod index;
+mod inplace;
+mod linalg;
 mod look;
+mod moves;
+mod pointwise;
+mod reduce;
+
+pub use grad::{backward, tensors};
+pub use look::_rebuild;
 
 use crate::device::Device;
 use gt_client::Tensor;

@@ -31,7 +31,9 @@ impl Device {
         }
         if !nvrtc || !blas {
             let missing = if nvrtc { "libcublasLt" } else { "libnvrtc" };
-            return Err(format!("cuda: {missing} not found, expected it beside the driver: install CUDA 13").into());
+            return Err(
+                format!("cuda: {missing} not found, expected it beside the driver: install CUDA 13").into()
+            );
         }
         let context = CudaContext::new(0)?;
         // SAFETY: there is one stream, so no event has to order anything; with tracking on, capture fails.

@@ -13,7 +13,11 @@ pub struct Captured {
 
 impl Captured {
     /// Captures what `enqueue` puts on the stream for each of `steps`; nothing runs.
-    pub fn new(stream: &CudaStream, steps: usize, mut enqueue: impl FnMut(usize) -> Res<()>) -> Res<Captured> {
+    pub fn new(
+        stream: &CudaStream,
+        steps: usize,
+        mut enqueue: impl FnMut(usize) -> Res<()>,
+    ) -> Res<Captured> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         let mut nodes = Vec::with_capacity(steps);
         // SAFETY: the stream is not the default one and captures nothing yet; the capture ends here in any case.
@@ -46,8 +50,13 @@ fn last_node(stream: &CudaStream) -> Res<sys::CUgraphNode> {
     unsafe {
         let (id, graph) = (std::ptr::null_mut(), std::ptr::null_mut());
         let stream = stream.cu_stream();
-        sys::cuStreamGetCaptureInfo_v3(stream, &mut status, id, graph, &mut nodes, &mut edges, &mut count).result()?;
-        if count != 1 { Err(format!("capture: a step ends in {count} nodes, expected 1").into()) } else { Ok(*nodes) }
+        sys::cuStreamGetCaptureInfo_v3(stream, &mut status, id, graph, &mut nodes, &mut edges, &mut count)
+            .result()?;
+        if count != 1 {
+            Err(format!("capture: a step ends in {count} nodes, expected 1").into())
+        } else {
+            Ok(*nodes)
+        }
     }
 }
 
@@ -75,7 +84,8 @@ impl Graph {
 
     pub fn launch(&self, stream: &CudaStream) -> Res<()> {
         // SAFETY: the caller keeps the memory and modules that the graph's nodes name.
-        Ok(unsafe { result::graph::launch(self.exec, stream.cu_stream())? })
+        unsafe { result::graph::launch(self.exec, stream.cu_stream())? };
+        Ok(())
     }
 
     /// Gives the kernel of one step other arguments, from the next launch on.

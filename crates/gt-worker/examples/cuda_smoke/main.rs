@@ -66,7 +66,7 @@ const CASES: [Case; 4] = [
         slots: [&[f(0.5)], &[f(1.5)], &[f(-2.0)], &[f(0.1)], &[f(3.0)]],
     },
     Case {
-        name: "two intermediates, a slice start in a slot",
+        name: "three intermediates in two places, a slice start in a slot",
         program: "
             in TENSOR[0] f32[70, 33]
             in TENSOR[1] f32[33, 50]
@@ -76,10 +76,11 @@ const CASES: [Case; 4] = [
             TENSOR[3] := EXP TENSOR[0]
             TENSOR[4] := WHERE TENSOR[2] TENSOR[3] TENSOR[0]
             TENSOR[5] := MATMUL{ta=false,tb=false} TENSOR[4] TENSOR[1]
-            TENSOR[6] := SLICE{dim=0,len=40,step=1} TENSOR[5] $1
-            TENSOR[7] := TANH TENSOR[6]
-            TENSOR[8] := SUB TENSOR[7] $0
-            out TENSOR[8]",
+            TENSOR[6] := MATMUL{ta=false,tb=true} TENSOR[5] TENSOR[1]
+            TENSOR[7] := SLICE{dim=0,len=40,step=1} TENSOR[6] $1
+            TENSOR[8] := TANH TENSOR[7]
+            TENSOR[9] := SUB TENSOR[8] $0
+            out TENSOR[9]",
         slots: [&[f(0.2), i(3)], &[f(0.0), i(30)], &[f(-0.3), i(0)], &[f(0.4), i(17)], &[f(0.1), i(29)]],
     },
     Case {
@@ -127,7 +128,8 @@ fn run(only_text: bool) -> Res<bool> {
     }
     if only_text {
         for (case, _, plan) in &plans {
-            println!("// {}\n{}", case.name, plan.to_string().replace('\n', "\n// "));
+            println!("// {}", case.name);
+            plan.to_string().lines().for_each(|line| println!("// {line}"));
             plan_text(plan)?.iter().for_each(|(_, kernel)| println!("{}", kernel.text));
         }
         return Ok(true);
@@ -169,7 +171,7 @@ impl Trial<'_> {
             // Kept until this round is over, so that the new memory lies elsewhere.
             let mut _old = None;
             if moved {
-                _old = Some((std::mem::replace(&mut inputs, Vec::new()), outs));
+                _old = Some((inputs, outs));
                 (inputs, outs) = self.allocate()?;
             }
             let mut host: Vec<HostTensor> =
@@ -258,7 +260,13 @@ impl Trial<'_> {
 const POISON: u8 = 0xff;
 
 /// Prints one check. The answer must be the reference's, and not that of the round before.
-fn report(what: &str, got: &HostTensor, wanted: &HostTensor, last: Option<&HostTensor>, guarded: bool) -> bool {
+fn report(
+    what: &str,
+    got: &HostTensor,
+    wanted: &HostTensor,
+    last: Option<&HostTensor>,
+    guarded: bool,
+) -> bool {
     let same = close_by_dtype(got, wanted);
     let stale = last.is_some_and(|last| close_by_dtype(last, wanted).is_ok());
     let gap = |(x, y): (f64, f64)| if x.is_nan() { f64::INFINITY } else { (x - y).abs() };

@@ -109,16 +109,24 @@ impl Product {
         // SAFETY: every attribute is set from a value of the size the library documents for it, and the
         // descriptors live until `drop`.
         unsafe {
-            for (what, side) in [(Desc::CUBLASLT_MATMUL_DESC_TRANSA, left), (Desc::CUBLASLT_MATMUL_DESC_TRANSB, right)]
+            for (what, side) in
+                [(Desc::CUBLASLT_MATMUL_DESC_TRANSA, left), (Desc::CUBLASLT_MATMUL_DESC_TRANSB, right)]
             {
                 lt::set_matmul_desc_attribute(desc, what, pointer(&(side.transposed as i32)), 4)?;
             }
             if let Some(bias) = &matmul.bias {
                 if bias.map.strides.as_slice() != [0, 1] {
-                    return Err("matmul: expected a bias per column: add any other in a kernel".into());
+                    return Err(
+                        "matmul: expected a bias per column, any other is no part of the smoke test".into()
+                    );
                 }
                 let epilogue = sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS;
-                lt::set_matmul_desc_attribute(desc, Desc::CUBLASLT_MATMUL_DESC_EPILOGUE, pointer(&epilogue), 4)?;
+                lt::set_matmul_desc_attribute(
+                    desc,
+                    Desc::CUBLASLT_MATMUL_DESC_EPILOGUE,
+                    pointer(&epilogue),
+                    4,
+                )?;
             }
             let pref = lt::create_matmul_pref()?;
             let max = Pref::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;

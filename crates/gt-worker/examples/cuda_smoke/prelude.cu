@@ -37,6 +37,20 @@ struct half_bf16 {
 GT_TYPE(f16, half_f16, float)
 GT_TYPE(bf16, half_bf16, float)
 
+// Rows of the table that call C's functions on reals also stand for integers.
+__device__ __forceinline__ i64 fabs(i64 x) { return x < 0 ? (i64)(0ull - (unsigned long long)x) : x; }
+__device__ __forceinline__ i64 floor(i64 x) { return x; }
+__device__ __forceinline__ i64 ceil(i64 x) { return x; }
+__device__ __forceinline__ i64 rint(i64 x) { return x; }
+__device__ __forceinline__ i64 trunc(i64 x) { return x; }
+__device__ inline i64 pow(i64 a, i64 b) {
+    if (b < 0) return a == 1 ? 1 : a == -1 ? (b % 2 == 0 ? 1 : -1) : 0;
+    unsigned long long base = a, out = 1;
+    for (; b > 0; b >>= 1, base *= base)
+        if (b & 1) out *= base;
+    return (i64)out;
+}
+
 template <typename T> __device__ __forceinline__ T gt_mod(T a, T b) {
     T r = fmod(a, b);
     return r != T(0) && (r < T(0)) != (b < T(0)) ? r + b : r;

@@ -25,7 +25,7 @@ fn name(step: usize) -> String {
 /// A step the device can take.
 enum Ready {
     Kernel { function: sys::CUfunction, params: Vec<Param>, threads: usize },
-    Product(Product),
+    Product(Box<Product>),
 }
 
 /// A plan with all that does not depend on a run.
@@ -54,7 +54,9 @@ impl<'a> Prepared<'a> {
                     let function = module.function(&name(i))?;
                     Ready::Kernel { function, params: text.params, threads: text.threads }
                 }
-                Work::Matmul(matmul) => Ready::Product(Product::prepare(library, matmul, &plan.storages)?),
+                Work::Matmul(matmul) => {
+                    Ready::Product(Box::new(Product::prepare(library, matmul, &plan.storages)?))
+                }
                 other => return Err(format!("no part of the smoke test: {other}").into()),
             });
         }
@@ -101,7 +103,9 @@ impl<'a> Prepared<'a> {
     pub fn set_slots(&self, graph: &Graph, addresses: &[u64], slots: &[Slot]) -> Res<()> {
         for (i, step) in self.steps.iter().enumerate() {
             match step {
-                Ready::Kernel { params, .. } => graph.set_kernel(i, &mut Self::words(params, addresses, slots))?,
+                Ready::Kernel { params, .. } => {
+                    graph.set_kernel(i, &mut Self::words(params, addresses, slots))?
+                }
                 Ready::Product(product) if product.moves() => {
                     return Err("a slot moves an operand of a matmul: capture again".into());
                 }

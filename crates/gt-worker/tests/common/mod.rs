@@ -144,7 +144,8 @@ pub fn to_ints(bytes: &[u8]) -> Vec<i64> {
 
 fn program(structure: Structure, inputs: &[u64], outs: &[u64], slots: Vec<Slot>) -> Program {
     let ids = |ids: &[u64]| ids.iter().map(|id| TensorId(*id)).collect::<Vec<_>>();
-    let frees = inputs.iter().zip(&structure.inputs).filter(|(_, i)| i.dies).map(|(id, _)| TensorId(*id)).collect();
+    let frees =
+        inputs.iter().zip(&structure.inputs).filter(|(_, i)| i.dies).map(|(id, _)| TensorId(*id)).collect();
     let (key, structure) = (structure.key(), Arc::new(structure));
     Program { structure, key, inputs: ids(inputs), outs: ids(outs), slots, frees }
 }

@@ -7,7 +7,6 @@ use super::kernel::{Bases, Bound, Tiles, tasks};
 use super::lower::{FOLD_TILE, FoldOrder, Lowered};
 use super::math::Fast;
 use super::threads::Threads;
-use gt_ir::real::Real;
 use gt_ir::{Binary, DType, ReduceKind};
 
 pub const LANES: usize = 16;

@@ -47,10 +47,10 @@ pub fn name() -> &'static str {
 /// Defines `fn name(args)` with a body compiled once per level; the call picks one. Everything the body calls in its
 /// loops must be `#[inline(always)]`.
 macro_rules! per_isa {
-    ($(#[$doc:meta])* pub unsafe fn $name:ident $(<$($g:ident : $b:path),*>)? ($($arg:ident : $t:ty),* $(,)?) $body:block) => {
+    ($(#[$doc:meta])* $vis:vis unsafe fn $name:ident $(<$($g:ident : $b:path),*>)? ($($arg:ident : $t:ty),* $(,)?) $body:block) => {
         $(#[$doc])*
         #[inline]
-        pub unsafe fn $name $(<$($g: $b),*>)? ($($arg: $t),*) {
+        $vis unsafe fn $name $(<$($g: $b),*>)? ($($arg: $t),*) {
             #[inline(always)]
             unsafe fn body $(<$($g: $b),*>)? ($($arg: $t),*) $body
 

@@ -204,6 +204,7 @@ impl<'b, 'a> Tiles<'b, 'a> {
             self.regs[i] = if native {
                 packed as *mut u8
             } else {
+                prefetch(packed.wrapping_add(len * size), len * size);
                 widen(load.dtype, packed, tile, len);
                 tile
             };
@@ -295,6 +296,20 @@ impl<'b, 'a> Tiles<'b, 'a> {
             }
         }
     }
+}
+
+/// Asks for what the next tile will read.
+#[inline(always)]
+fn prefetch(from: *const u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for at in (0..bytes).step_by(64) {
+        // SAFETY: a prefetch of any address is harmless.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(from.wrapping_add(at) as *const i8)
+        };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (from, bytes);
 }
 
 /// Writes element `k` of a tile, rounded to the type it stands for.

@@ -62,7 +62,7 @@ pub struct Op {
     pub args: [u16; 3],
     pub out: u16,
     pub tile_at: usize,
-    /// The result is to be rounded to `dtype`.
+    /// The result is to be rounded to `dtype` in its tile.
     pub round: bool,
     /// The store that takes the result straight from this op, if it is packed where a tile falls.
     pub direct: Option<u16>,
@@ -162,7 +162,7 @@ impl FoldOrder {
 }
 
 /// Bytes of registers that should stay in the innermost cache.
-const SCRATCH: usize = 20 << 10;
+const SCRATCH: usize = 6 << 10;
 
 /// A fold reads tiles in multiples of this.
 pub const FOLD_TILE: usize = 1024;
@@ -228,7 +228,7 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
         stores.push(StoreAt {
             reg: store.reg,
             dtype: store.dtype,
-            raw: reg < nloads && !computed[reg],
+            raw: reg < nloads && !computed[reg] && matches!(kernel.loads[reg].from, Source::Mem { .. }),
             storage: store.storage,
             linear: is_linear(&dims, &strides),
             map: store.map.clone(),
@@ -246,11 +246,12 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
             Source::Num(x) => From::Num(*x),
             Source::Iota { start, step, .. } => From::Iota(*start, *step),
         };
+        let linear = !matches!(from, From::Num(_)) && is_linear(&dims, &strides);
         loads.push(LoadAt {
             dtype: load.dtype,
             raw: !computed[i] && matches!(from, From::Mem(_)),
-            linear: matches!(from, From::Mem(_) | From::Iota(..)) && is_linear(&dims, &strides),
-            splat: !matches!(from, From::Iota(..)) && strides.iter().all(|&s| s == 0),
+            linear,
+            splat: !linear && !matches!(from, From::Iota(..)) && strides.iter().all(|&s| s == 0),
             from,
             map: maps[i].clone(),
             strides,
@@ -294,7 +295,8 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
         widest = widest.max(Lane::of(code.dtype).size());
         let mut args = [0u16; 3];
         args[..code.args.len()].copy_from_slice(&code.args);
-        let round = !is_native(code.dtype) && !matches!(code.calc, Calc::Where | Calc::Cast);
+        // A value that is only stored is rounded as it is stored.
+        let round = computed[out] && !is_native(code.dtype) && !matches!(code.calc, Calc::Where | Calc::Cast);
         let work = match code.calc {
             Calc::Unary(op) => Do::Unary(op),
             Calc::Binary(Binary::Pow) => power(lane, &loads, args[1]),

@@ -3,11 +3,9 @@
 
 use super::convert::{narrow, widen};
 use super::kernel::{Bases, tasks};
-use super::memory::Pool;
 use super::threads::Threads;
 use gt_compiler::{Matmul, Tensor};
-use gt_ir::{DType, Kind, Result};
-use std::sync::Arc;
+use gt_ir::{DType, Kind};
 
 /// A matrix operand for one run: elements of the computing type.
 #[derive(Clone, Copy)]
@@ -74,9 +72,10 @@ pub fn scratch(mm: &Matmul) -> usize {
     }
 }
 
-pub fn run(mm: &Matmul, bases: Bases, threads: &Threads, pool: &Arc<Pool>) -> Result<()> {
+/// `wide` is `scratch(mm)` bytes.
+pub fn run(mm: &Matmul, bases: Bases, threads: &Threads, wide: *mut u8) {
     if mm.batch.numel() * mm.m * mm.n == 0 {
-        return Ok(());
+        return;
     }
     let (a, b) = (Matrix::new(&mm.a, bases), Matrix::new(&mm.b, bases));
     let bias = mm.bias.as_ref().map(|t| Matrix::new(t, bases));
@@ -84,7 +83,7 @@ pub fn run(mm: &Matmul, bases: Bases, threads: &Threads, pool: &Arc<Pool>) -> Re
     match mm.a.dtype {
         DType::F32 => floats::<f32>(mm, a, b, bias, out, threads),
         DType::F64 => floats::<f64>(mm, a, b, bias, out, threads),
-        DType::F16 | DType::BF16 => return halves(mm, a, b, bias, out, threads, pool),
+        DType::F16 | DType::BF16 => halves(mm, a, b, bias, out, threads, wide as *mut f32),
         DType::U8 => ints::<u8>(mm, a, b, bias, out, threads),
         DType::I8 => ints::<i8>(mm, a, b, bias, out, threads),
         DType::I16 => ints::<i16>(mm, a, b, bias, out, threads),
@@ -92,7 +91,6 @@ pub fn run(mm: &Matmul, bases: Bases, threads: &Threads, pool: &Arc<Pool>) -> Re
         DType::I64 => ints::<i64>(mm, a, b, bias, out, threads),
         DType::Bool => debug_assert_eq!(mm.a.dtype.kind(), Kind::Int, "the type rule refuses bool"),
     }
-    Ok(())
 }
 
 trait Float: Copy + Default + std::ops::Add<Output = Self> + Sync + Send + 'static {
@@ -183,13 +181,11 @@ fn halves(
     bias: Option<Matrix>,
     out: Dst,
     threads: &Threads,
-    pool: &Arc<Pool>,
-) -> Result<()> {
+    start: *mut f32,
+) {
     let dtype = mm.a.dtype;
     let batches = mm.batch.numel();
     let (m, n, k) = (mm.m, mm.n, mm.k);
-    let wide = pool.take(4 * batches * (m * k + k * n + m * n))?;
-    let start = wide.ptr() as *mut f32;
     let (wa, wb) = (start, start.wrapping_add(batches * m * k));
     let wc = wb.wrapping_add(batches * k * n);
     // A row-major copy in f32.
@@ -220,17 +216,8 @@ fn halves(
     };
     widened(&a, m, k, wa);
     widened(&b, k, n, wb);
-    let packed = |base: *mut f32, rows: usize, cols: usize, like: &Matrix<'_>| (base, rows * cols, cols, like.tensor);
-    let (pa, pb) = (packed(wa, m, k, &a), packed(wb, k, n, &b));
-    let dense = |(base, step, cols, tensor)| Matrix {
-        base: base as *const u8,
-        tensor,
-        rs: cols as isize,
-        cs: 1,
-        packed: Some(step as isize),
-    };
-    let dense = |p: (*mut f32, usize, usize, _)| dense((p.0, p.1, p.2, p.3));
-    let (da, db) = (dense(pa), dense(pb));
+    let da = Matrix { base: wa as *const u8, rs: k as isize, cs: 1, packed: Some((m * k) as isize), ..a };
+    let db = Matrix { base: wb as *const u8, rs: n as isize, cs: 1, packed: Some((k * n) as isize), ..b };
     floats::<f32>(mm, da, db, None, Dst(wc as *mut u8), threads);
     let total = batches * m;
     let tasks = tasks(threads, total * n, total);
@@ -256,7 +243,6 @@ fn halves(
             }
         }
     });
-    Ok(())
 }
 
 trait Int: Copy + Sync + Send + 'static {

@@ -101,6 +101,9 @@ impl Pool {
     fn release_kept(&self) {
         for (i, list) in self.free.iter().enumerate() {
             let blocks = std::mem::take(&mut *list.lock());
+            if blocks.is_empty() {
+                continue;
+            }
             let size = size_of_class(i);
             for Raw(ptr) in blocks {
                 self.kept.fetch_sub(size as u64, Ordering::Relaxed);
@@ -214,10 +217,6 @@ impl CpuMemory {
             CpuMemory::Owned(b) => unsafe { std::slice::from_raw_parts(b.ptr(), b.bytes) },
             CpuMemory::Kept(m) => (**m).as_ref(),
         }
-    }
-
-    pub fn is_owned(&self) -> bool {
-        matches!(self, CpuMemory::Owned(_))
     }
 }
 

@@ -1,0 +1,184 @@
+//! The machine by itself: what it says to whom, and when.
+
+#[path = "../../gt-worker/tests/common/mod.rs"]
+mod common;
+
+use common::{full, ints, mul_add, to_bytes};
+use gt_dispatcher::{Action, Config, Event, Machine};
+use gt_ir::{Error, Program, TensorId};
+use gt_net::msg::{
+    Batch, ClientMsg, Fetch, Run, SessionId, SessionMsg, Value, WorkerCmd, WorkerId, WorkerInfo, WorkerMsg,
+};
+
+const S: SessionId = SessionId(1);
+
+struct Rig {
+    machine: Machine,
+    now: u64,
+    seq: u64,
+}
+
+fn rig(config: Config, workers: u32) -> Rig {
+    let mut rig = Rig { machine: Machine::new(config), now: 0, seq: 0 };
+    for i in 0..workers {
+        rig.add_worker(i);
+    }
+    let vars = vec![("GT_PLACEMENT".to_string(), "spread".to_string())];
+    rig.step(Event::ClientUp { session: S, name: "c".into(), vars });
+    rig
+}
+
+impl Rig {
+    fn step(&mut self, event: Event) -> Vec<Action> {
+        let mut out = Vec::new();
+        self.machine.step(self.now, event, &mut out);
+        self.machine.check_invariants().unwrap();
+        out
+    }
+
+    fn add_worker(&mut self, i: u32) -> Vec<Action> {
+        let info = WorkerInfo {
+            name: format!("w{i}"),
+            backend: "test".into(),
+            device: "test".into(),
+            threads: 1,
+            memory: 1 << 30,
+            endpoint: None,
+            ticket_key: [0; 16],
+        };
+        self.step(Event::WorkerUp { worker: WorkerId(i), info })
+    }
+
+    fn client(&mut self, message: ClientMsg) -> Vec<Action> {
+        self.step(Event::Client(S, message))
+    }
+
+    fn run(&mut self, program: Program, fetches: &[u64]) -> Vec<Action> {
+        self.seq += 1;
+        let runs = vec![Run { seq: self.seq, program }];
+        let fetches = fetches.iter().map(|id| Fetch { req: *id, tensor: TensorId(*id) }).collect();
+        self.client(ClientMsg::Batch(Batch { runs, fetches, frees: vec![] }))
+    }
+
+    fn done(&mut self, worker: u32, seq: u64) -> Vec<Action> {
+        let (finished, values, failures) = (vec![seq], vec![], vec![]);
+        let update = WorkerMsg::Update { session: S, finished, values, failures, session_bytes: 0 };
+        self.step(Event::Worker(WorkerId(worker), update))
+    }
+
+    fn tick(&mut self, by: u64) -> Vec<Action> {
+        self.now += by;
+        self.step(Event::Tick)
+    }
+}
+
+/// The updates among some actions: (completed, values).
+fn updates(actions: &[Action]) -> Vec<(u64, Vec<Value>)> {
+    let pick = |a: &Action| match a {
+        Action::ToClient(_, SessionMsg::Update { completed, values, .. }) => {
+            Some((*completed, values.clone()))
+        }
+        _ => None,
+    };
+    actions.iter().filter_map(pick).collect()
+}
+
+#[test]
+fn progress_is_told_at_half_the_credit_and_at_rest() {
+    let mut rig = rig(Config { credit_programs: 8, ..Config::default() }, 1);
+    for i in 1..=6 {
+        rig.run(full(2, 1, i), &[]);
+    }
+    let told: Vec<_> = (1..=6).flat_map(|seq| updates(&rig.done(0, seq))).map(|(c, _)| c).collect();
+    assert_eq!(told, vec![4]);
+    assert!(rig.machine.wants_tick());
+    assert_eq!(updates(&rig.tick(5)), vec![], "too early");
+    assert_eq!(updates(&rig.tick(30)), vec![(6, vec![])]);
+    rig.tick(30);
+    assert!(!rig.machine.wants_tick(), "a machine at rest needs no clock");
+}
+
+#[test]
+fn completed_waits_for_the_slowest_worker() {
+    let mut rig = rig(Config { credit_programs: 2, ..Config::default() }, 2);
+    for i in 1..=3 {
+        rig.run(full(2, 1, i), &[]);
+    }
+    assert_eq!(updates(&rig.done(1, 2)), vec![], "program 1 is not done");
+    assert_eq!(updates(&rig.done(0, 3)), vec![]);
+    assert_eq!(updates(&rig.done(0, 1)), vec![(3, vec![])]);
+}
+
+#[test]
+fn a_look_without_workers_fails_with_a_hint_and_the_programs_stay() {
+    let mut rig = rig(Config { address: "host:123".into(), ..Config::default() }, 0);
+    assert!(rig.run(full(2, 1, 1), &[1]).is_empty());
+    assert_eq!(updates(&rig.tick(9_000)), vec![]);
+    let told = updates(&rig.tick(1_000));
+    let failure = told[0].1[0].result.as_ref().unwrap_err();
+    let Error::Connection(text) = &failure.error else { panic!("{failure:?}") };
+    assert!(text.contains("start one with `gt worker --host host -p 123`"), "{text}");
+    let sent = rig.add_worker(0);
+    let Action::ToWorker(_, WorkerCmd::Batch { batch, .. }) = &sent[0] else { panic!("{sent:?}") };
+    assert_eq!((batch.runs.len(), batch.fetches.len()), (1, 0));
+}
+
+#[test]
+fn a_sync_without_workers_fails_the_programs() {
+    let mut rig = rig(Config::default(), 0);
+    rig.run(full(2, 1, 1), &[]);
+    rig.client(ClientMsg::Sync { seq: 1 });
+    let actions = rig.tick(10_000);
+    let Action::ToClient(_, SessionMsg::Update { completed: 1, failures, .. }) = &actions[0] else {
+        panic!("{actions:?}")
+    };
+    assert_eq!(failures[0].0, 1);
+}
+
+#[test]
+fn frees_ride_with_the_next_message_or_go_with_the_clock() {
+    let mut rig = rig(Config::default(), 1);
+    rig.run(full(2, 1, 1), &[]);
+    rig.run(full(2, 1, 2), &[]);
+    let free = |id| ClientMsg::Batch(Batch { frees: vec![TensorId(id)], ..Batch::default() });
+    assert!(rig.client(free(1)).is_empty());
+    let sent = rig.run(full(2, 1, 3), &[]);
+    let Action::ToWorker(_, WorkerCmd::Batch { batch, .. }) = &sent[0] else { panic!("{sent:?}") };
+    assert_eq!((sent.len(), &batch.frees), (1, &vec![TensorId(1)]));
+    assert!(rig.client(free(2)).is_empty());
+    let sent = rig.tick(20);
+    let Action::ToWorker(_, WorkerCmd::Batch { batch, .. }) = &sent[0] else { panic!("{sent:?}") };
+    assert_eq!((batch.runs.len(), &batch.frees), (0, &vec![TensorId(2)]));
+}
+
+#[test]
+fn a_program_s_frees_reach_other_holders_only_when_it_succeeded() {
+    let mut rig = rig(Config::default(), 2);
+    let upload = |id| ClientMsg::Upload { tensor: TensorId(id), ty: ints(2), data: Some(to_bytes(&[1, 2])) };
+    rig.client(upload(1));
+    rig.client(upload(2));
+    let sent = rig.run(mul_add(2, 1, 2, 3, [true, true], 3), &[]);
+    assert_eq!(sent.len(), 3, "send, expect, run: {sent:?}");
+    assert!(rig.tick(20).is_empty(), "nothing is freed yet");
+    rig.done(0, 1);
+    let sent = rig.tick(20);
+    let freed = |a: &Action| matches!(a, Action::ToWorker(WorkerId(1), WorkerCmd::Batch { batch, .. }) if batch.frees == [TensorId(2)]);
+    assert!(sent.iter().any(freed), "{sent:?}");
+}
+
+#[test]
+fn strays_are_ignored() {
+    let mut rig = rig(Config::default(), 1);
+    rig.run(full(2, 1, 1), &[]);
+    assert!(updates(&rig.done(0, 7)).is_empty());
+    assert!(updates(&rig.done(9, 1)).is_empty());
+    let moved =
+        WorkerMsg::Moved { session: S, tensor: TensorId(1), goal: Some(WorkerId(0)), result: Ok(None) };
+    assert!(rig.step(Event::Worker(WorkerId(0), moved)).is_empty());
+    assert!(rig.step(Event::Client(SessionId(5), ClientMsg::Bye)).is_empty());
+    assert!(rig.step(Event::WorkerGone { worker: WorkerId(5), reason: String::new() }).is_empty());
+    let ended = rig.client(ClientMsg::Bye);
+    assert!(matches!(ended[..], [Action::ToWorker(WorkerId(0), WorkerCmd::End { session: S })]), "{ended:?}");
+    assert!(rig.done(0, 1).is_empty());
+    assert_eq!(rig.machine.count(), (0, 1));
+}

@@ -1,0 +1,326 @@
+//! A client that records random programs, works out by itself what every tensor must be, and checks all answers.
+
+use super::rng::Rng;
+use super::worker::{BOOM, Numbers, run, to_bytes, to_numbers, worker_at};
+use gt_ir::{
+    Arg, Binary, DType, Error, Input, Instr, Op, Program, Scalar, Shape, Slot, Structure, TensorId, Ty,
+};
+use gt_net::msg::{Batch, ClientMsg, Failure, Fetch, Payload, Run, SessionId, SessionMsg, WorkerId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// What a tensor must be.
+#[derive(Clone, Debug)]
+enum Expected {
+    Value(Numbers),
+    /// One of these programs is the root cause.
+    Failed(BTreeSet<u64>),
+}
+
+pub struct Client {
+    pub id: SessionId,
+    n: usize,
+    next_id: u64,
+    seq: u64,
+    completed: u64,
+    credit: u64,
+    expected: BTreeMap<TensorId, Expected>,
+    /// Tensors the client has not dropped.
+    pub live: Vec<TensorId>,
+    /// What each unfinished program frees.
+    frees: BTreeMap<u64, Vec<TensorId>>,
+    failed: BTreeSet<u64>,
+    /// Programs that must fail, each with its possible root causes.
+    doomed: BTreeMap<u64, BTreeSet<u64>>,
+    fetches: BTreeMap<u64, TensorId>,
+    next_req: u64,
+    stats: BTreeSet<u64>,
+    uploads: BTreeMap<TensorId, Arc<Vec<u8>>>,
+    /// Connection errors may come: a worker died, or there was none.
+    pub losses: bool,
+    pub fatal: Option<Error>,
+    /// It has sent something that must end its session.
+    pub malicious: bool,
+}
+
+/// What a client does besides sending messages.
+pub enum Deed {
+    Put { goal: WorkerId, tensor: TensorId, data: Arc<Vec<u8>> },
+}
+
+impl Client {
+    pub fn new(id: SessionId, n: usize, credit: u64) -> Client {
+        Client {
+            id,
+            n,
+            next_id: 1,
+            seq: 0,
+            completed: 0,
+            credit,
+            expected: BTreeMap::new(),
+            live: Vec::new(),
+            frees: BTreeMap::new(),
+            failed: BTreeSet::new(),
+            doomed: BTreeMap::new(),
+            fetches: BTreeMap::new(),
+            next_req: 1,
+            stats: BTreeSet::new(),
+            uploads: BTreeMap::new(),
+            losses: false,
+            fatal: None,
+            malicious: false,
+        }
+    }
+
+    fn ty(&self) -> Ty {
+        Ty::new(DType::I64, [self.n])
+    }
+
+    fn new_tensor(&mut self, expected: Expected) -> TensorId {
+        let id = TensorId(self.next_id);
+        self.next_id += 1;
+        self.expected.insert(id, expected);
+        self.live.push(id);
+        id
+    }
+
+    /// Does something at random.
+    pub fn act(&mut self, rng: &mut Rng, to: &mut VecDeque<ClientMsg>, inline_only: bool) {
+        match rng.below(10) {
+            0 | 1 => self.upload(rng, to, inline_only),
+            2 => {
+                self.stats.insert(self.next_req);
+                to.push_back(ClientMsg::Stats { req: self.next_req });
+                self.next_req += 1;
+            }
+            3 => self.sync(to),
+            _ => self.batch(rng, to),
+        }
+    }
+
+    /// Asks to be told when everything so far has finished.
+    pub fn sync(&mut self, to: &mut VecDeque<ClientMsg>) {
+        to.push_back(ClientMsg::Sync { seq: self.seq });
+    }
+
+    fn upload(&mut self, rng: &mut Rng, to: &mut VecDeque<ClientMsg>, inline_only: bool) {
+        let values: Numbers = (0..self.n).map(|_| rng.below(1000) as i64).collect();
+        let (ty, bytes) = (self.ty(), to_bytes(&values));
+        let tensor = self.new_tensor(Expected::Value(values));
+        let data = match inline_only || rng.chance(50) {
+            true => Some(bytes),
+            false => {
+                self.uploads.insert(tensor, bytes);
+                None
+            }
+        };
+        to.push_back(ClientMsg::Upload { tensor, ty, data });
+    }
+
+    fn batch(&mut self, rng: &mut Rng, to: &mut VecDeque<ClientMsg>) {
+        let mut batch = Batch::default();
+        for _ in 0..rng.below(4) {
+            if self.seq - self.completed < self.credit {
+                batch.runs.push(self.program(rng));
+            }
+        }
+        for _ in 0..rng.below(3) {
+            if let Some(tensor) = rng.pick(&self.live) {
+                let req = self.next_req;
+                self.next_req += 1;
+                self.fetches.insert(req, tensor);
+                batch.fetches.push(Fetch { req, tensor });
+            }
+        }
+        for _ in 0..rng.below(3) {
+            batch.frees.extend(self.drop_one(rng));
+        }
+        to.push_back(ClientMsg::Batch(batch));
+    }
+
+    fn drop_one(&mut self, rng: &mut Rng) -> Option<TensorId> {
+        let id = rng.pick(&self.live)?;
+        self.live.retain(|t| *t != id);
+        Some(id)
+    }
+
+    fn program(&mut self, rng: &mut Rng) -> Run {
+        self.seq += 1;
+        let mut inputs: Vec<TensorId> = (0..rng.below(4)).filter_map(|_| rng.pick(&self.live)).collect();
+        inputs.sort_unstable();
+        inputs.dedup();
+        let dies: Vec<bool> = inputs.iter().map(|_| rng.chance(40)).collect();
+        let factor = if rng.chance(8) { BOOM } else { rng.below(10) as i64 };
+        let program = self.bind(rng, &inputs, &dies, factor);
+        let known: Vec<&Expected> = program.inputs.iter().map(|id| &self.expected[id]).collect();
+        let roots: BTreeSet<u64> = known
+            .iter()
+            .filter_map(|e| if let Expected::Failed(roots) = e { Some(roots.iter().copied()) } else { None })
+            .flatten()
+            .collect();
+        let values: Vec<Numbers> = known
+            .iter()
+            .filter_map(|e| if let Expected::Value(v) = e { Some(v.clone()) } else { None })
+            .collect();
+        let outs: Vec<Expected> =
+            match (roots.is_empty(), run_if(roots.is_empty(), &program, &values, self.n)) {
+                (true, Some(outs)) => outs.into_iter().map(Expected::Value).collect(),
+                (true, None) => program.outs.iter().map(|_| Expected::Failed([self.seq].into())).collect(),
+                (false, _) => program.outs.iter().map(|_| Expected::Failed(roots.clone())).collect(),
+            };
+        if let Some(Expected::Failed(roots)) = outs.first() {
+            self.doomed.insert(self.seq, roots.clone());
+        }
+        for (id, out) in program.outs.iter().zip(outs) {
+            self.expected.insert(*id, out);
+            self.live.push(*id);
+        }
+        self.live.retain(|id| !program.frees.contains(id));
+        self.frees.insert(self.seq, program.frees.clone());
+        Run { seq: self.seq, program }
+    }
+
+    /// Sums its inputs, times a number in a slot, plus a constant; one or two results.
+    fn bind(&mut self, rng: &mut Rng, inputs: &[TensorId], dies: &[bool], factor: i64) -> Program {
+        let ty = self.ty();
+        let op = |op, a, b| Instr { op: Op::Binary(op), args: [a, b].into_iter().collect() };
+        let fill = Arg::Const(Scalar::Int(rng.below(5) as i64));
+        let full = Op::Full { shape: Shape::from([self.n]), dtype: DType::I64 };
+        let mut instrs = vec![Instr { op: full, args: [fill].into_iter().collect() }];
+        let k = inputs.len() as u32;
+        let mut last = k;
+        for i in 0..k {
+            instrs.push(op(Binary::Add, Arg::Value(last), Arg::Value(i)));
+            last = k + instrs.len() as u32 - 1;
+        }
+        instrs.push(op(Binary::Mul, Arg::Value(last), Arg::Slot(0)));
+        let mut outs = vec![k + instrs.len() as u32 - 1];
+        if rng.chance(30) {
+            outs.push(last);
+        }
+        let structure = Structure {
+            inputs: dies.iter().map(|dies| Input { ty: ty.clone(), dies: *dies }).collect(),
+            instrs,
+            outs: outs.clone(),
+            slots: 1,
+        };
+        let mut frees: Vec<TensorId> =
+            inputs.iter().zip(dies).filter(|(_, d)| **d).map(|(id, _)| *id).collect();
+        // Older ids ride along.
+        let others: Vec<TensorId> = self.live.iter().filter(|id| !inputs.contains(id)).copied().collect();
+        if rng.chance(30) {
+            frees.extend(rng.pick(&others));
+        }
+        let outs = outs
+            .iter()
+            .map(|_| {
+                self.next_id += 1;
+                TensorId(self.next_id - 1)
+            })
+            .collect();
+        let (key, structure) = (structure.key(), Arc::new(structure));
+        let slots = vec![Slot::Num(Scalar::Int(factor))];
+        Program { structure, key, inputs: inputs.to_vec(), outs, slots, frees }
+    }
+
+    /// Sends something that no honest client would.
+    pub fn misbehave(&mut self, rng: &mut Rng, to: &mut VecDeque<ClientMsg>) {
+        self.malicious = true;
+        let mut run = self.program(rng);
+        match rng.below(5) {
+            0 => run.seq += 7,
+            1 => run.program.outs.reverse(),
+            2 => run.program.slots.clear(),
+            3 => run.program.inputs.push(TensorId(1 << 40)),
+            // Written twice: once well, then again.
+            _ => {}
+        }
+        let again = Run { seq: run.seq + 1, program: run.program.clone() };
+        to.push_back(ClientMsg::Batch(Batch { runs: vec![run, again], ..Batch::default() }));
+    }
+
+    pub fn hear(&mut self, message: SessionMsg, rng: &mut Rng, to: &mut VecDeque<ClientMsg>) -> Option<Deed> {
+        match message {
+            SessionMsg::Update { completed, values, failures } => {
+                assert!(
+                    completed >= self.completed && completed <= self.seq,
+                    "completed goes from {} to {completed}",
+                    self.completed
+                );
+                for (seq, failure) in failures {
+                    self.check_failure(&failure, &self.doomed.get(&seq).cloned().unwrap_or_default());
+                    assert!(self.failed.insert(seq), "program {seq} failed twice");
+                    self.revert(seq, rng, to);
+                }
+                self.completed = completed;
+                self.frees.retain(|seq, _| *seq > completed);
+                for value in values {
+                    let id = *self.fetches.get(&value.req).expect("an answer to a question nobody asked");
+                    match value.result {
+                        Ok(Payload::Bulk { .. }) => {
+                            to.push_back(ClientMsg::FetchRelay { req: value.req, tensor: id });
+                            continue;
+                        }
+                        Ok(Payload::Inline(bytes)) => match &self.expected[&id] {
+                            Expected::Value(right) => {
+                                assert_eq!(&to_numbers(&bytes), right, "{id:?} of {:?}", self.id)
+                            }
+                            Expected::Failed(_) => panic!("{id:?} of {:?} has a value and must not", self.id),
+                        },
+                        Err(failure) => match self.expected[&id].clone() {
+                            Expected::Value(_) => self.check_failure(&failure, &BTreeSet::new()),
+                            Expected::Failed(roots) => self.check_failure(&failure, &roots),
+                        },
+                    }
+                    self.fetches.remove(&value.req);
+                }
+            }
+            SessionMsg::Grant { tensor, at, .. } => {
+                let data = self.uploads.remove(&tensor).expect("a grant for nothing");
+                if rng.chance(70) {
+                    return Some(Deed::Put { goal: worker_at(&at), tensor, data });
+                }
+                to.push_back(ClientMsg::Relay { tensor, data });
+            }
+            SessionMsg::Stats { req, .. } => assert!(self.stats.remove(&req)),
+            SessionMsg::Log { .. } => {}
+            SessionMsg::Fatal { error } => {
+                assert!(self.malicious, "{:?} ended: {error}", self.id);
+                self.fatal = Some(error);
+            }
+        }
+        None
+    }
+
+    /// A failure must be told with a root cause that is really one, or be a loss that really happened.
+    fn check_failure(&self, failure: &Failure, roots: &BTreeSet<u64>) {
+        if matches!(failure.error, Error::Connection(_)) {
+            assert!(self.losses, "{:?}: {failure:?}, but nothing was lost", self.id);
+            return;
+        }
+        let Error::Index(text) = &failure.error else { panic!("{:?}: {failure:?}", self.id) };
+        assert_eq!(*text, format!("boom {}", failure.root));
+        assert!(roots.contains(&failure.root), "{:?}: {failure:?}, expected one of {roots:?}", self.id);
+    }
+
+    /// After a failure, what the program would have freed is still there: goes back to it, or drops it again.
+    fn revert(&mut self, seq: u64, rng: &mut Rng, to: &mut VecDeque<ClientMsg>) {
+        let mut frees = self.frees.remove(&seq).expect("an unfinished program");
+        if rng.chance(50) {
+            self.live.append(&mut frees);
+        } else if !frees.is_empty() {
+            to.push_back(ClientMsg::Batch(Batch { frees, ..Batch::default() }));
+        }
+    }
+
+    /// What is still missing once nothing moves any more.
+    pub fn check_quiet(&self) {
+        assert!(self.fetches.is_empty(), "{:?} waits for {:?}", self.id, self.fetches);
+        assert!(self.stats.is_empty(), "{:?} waits for counters", self.id);
+        assert_eq!(self.completed, self.seq, "{:?} waits for programs", self.id);
+    }
+}
+
+fn run_if(may: bool, program: &Program, values: &[Numbers], n: usize) -> Option<Vec<Numbers>> {
+    if may { run(program, values, n) } else { None }
+}

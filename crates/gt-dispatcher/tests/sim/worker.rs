@@ -1,0 +1,324 @@
+//! A worker as the dispatcher knows it: the same rules as the real one, at random speed.
+
+use super::rng::Rng;
+use gt_ir::{Arg, Binary, Error, Op, Program, Scalar, Slot, TensorId};
+use gt_net::bulk::{Dir, Endpoint, Ticket, TicketKey};
+use gt_net::msg::{
+    Batch, Failure, Fetch, Payload, Run, SessionId, Value, WorkerCmd, WorkerId, WorkerInfo, WorkerMsg,
+    WorkerStats,
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// A program with this number in a slot fails.
+pub const BOOM: i64 = 13;
+
+pub type Numbers = Vec<i64>;
+
+pub fn to_bytes(values: &[i64]) -> Arc<Vec<u8>> {
+    Arc::new(values.iter().flat_map(|v| v.to_ne_bytes()).collect())
+}
+
+pub fn to_numbers(bytes: &[u8]) -> Numbers {
+    bytes.chunks_exact(8).map(|c| i64::from_ne_bytes(c.try_into().unwrap())).collect()
+}
+
+/// Runs a program made of FULL, ADD and MUL. `None` if it is one that fails.
+pub fn run(program: &Program, inputs: &[Numbers], n: usize) -> Option<Vec<Numbers>> {
+    let number = |x: &Scalar| x.as_i64();
+    let slots: Vec<i64> = program
+        .slots
+        .iter()
+        .map(|s| match s {
+            Slot::Num(x) => number(x),
+            Slot::Data(_) => panic!("no data here"),
+        })
+        .collect();
+    if slots.contains(&BOOM) {
+        return None;
+    }
+    let mut values = inputs.to_vec();
+    for instr in &program.structure.instrs {
+        let arg = |i: usize| match &instr.args[i] {
+            Arg::Value(v) => values[*v as usize].clone(),
+            Arg::Const(x) => vec![number(x); n],
+            Arg::Slot(k) => vec![slots[*k as usize]; n],
+        };
+        let both = |f: fn(i64, i64) -> i64| arg(0).iter().zip(arg(1)).map(|(a, b)| f(*a, b)).collect();
+        let out = match &instr.op {
+            Op::Full { .. } => arg(0),
+            Op::Binary(Binary::Add) => both(i64::wrapping_add),
+            Op::Binary(Binary::Mul) => both(i64::wrapping_mul),
+            other => panic!("{other:?} is not part of this world"),
+        };
+        values.push(out);
+    }
+    Some(program.structure.outs.iter().map(|o| values[*o as usize].clone()).collect())
+}
+
+enum Entry {
+    Waiting,
+    Here(Numbers),
+    Poisoned(Failure),
+}
+
+enum Item {
+    Run(Run),
+    Close(Vec<Fetch>, Vec<TensorId>),
+    Send(TensorId, Option<WorkerId>, Option<(Endpoint, Ticket)>),
+}
+
+#[derive(Default)]
+struct Table {
+    entries: BTreeMap<TensorId, Entry>,
+    queue: VecDeque<Item>,
+    finished: Vec<u64>,
+    failures: Vec<(u64, Failure)>,
+    /// Values answered by ticket, which outlive their tensors.
+    promised: BTreeMap<TensorId, Arc<Vec<u8>>>,
+}
+
+/// Bytes on their way to a worker's bulk plane.
+pub struct Transfer {
+    pub from: Option<WorkerId>,
+    pub goal: WorkerId,
+    pub session: SessionId,
+    pub tensor: TensorId,
+    pub data: Arc<Vec<u8>>,
+}
+
+pub struct Worker {
+    pub id: WorkerId,
+    /// It has a bulk plane.
+    pub plane: bool,
+    sessions: BTreeMap<SessionId, Table>,
+    early: BTreeMap<(SessionId, TensorId), Numbers>,
+    ended: BTreeSet<SessionId>,
+    n: usize,
+}
+
+const KEY: TicketKey = TicketKey([7; 16]);
+
+pub fn endpoint(id: WorkerId) -> Endpoint {
+    Endpoint { tcp: Some(("sim".into(), id.0 as u16)), unix: None, host_id: String::new() }
+}
+
+pub fn worker_at(endpoint: &Endpoint) -> WorkerId {
+    WorkerId(endpoint.tcp.as_ref().unwrap().1 as u32)
+}
+
+impl Worker {
+    pub fn new(id: WorkerId, plane: bool, n: usize) -> Worker {
+        let (sessions, early, ended) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+        Worker { id, plane, sessions, early, ended, n }
+    }
+
+    pub fn info(&self) -> WorkerInfo {
+        WorkerInfo {
+            name: format!("w{}", self.id.0),
+            backend: "sim".into(),
+            device: "sim".into(),
+            threads: 1,
+            memory: 1 << 30,
+            endpoint: self.plane.then(|| endpoint(self.id)),
+            ticket_key: KEY.0,
+        }
+    }
+
+    /// The tensors of a session that are here in any state.
+    pub fn tensors(&self, session: SessionId) -> Vec<TensorId> {
+        self.sessions.get(&session).map_or(Vec::new(), |t| t.entries.keys().copied().collect())
+    }
+
+    pub fn sessions(&self) -> Vec<SessionId> {
+        self.sessions.keys().copied().collect()
+    }
+
+    pub fn handle(
+        &mut self,
+        command: WorkerCmd,
+        rng: &mut Rng,
+        said: &mut VecDeque<WorkerMsg>,
+        moving: &mut Vec<Transfer>,
+    ) {
+        match command {
+            WorkerCmd::Batch { session, batch: Batch { runs, fetches, frees } } => {
+                let table = self.sessions.entry(session).or_default();
+                table.queue.extend(runs.into_iter().map(Item::Run));
+                table.queue.push_back(Item::Close(fetches, frees));
+            }
+            WorkerCmd::Upload { session, tensor, data, .. } => {
+                let table = self.sessions.entry(session).or_default();
+                let old = table.entries.insert(tensor, Entry::Here(to_numbers(&data)));
+                assert!(old.is_none(), "{tensor:?} of {session:?} is uploaded and there");
+            }
+            WorkerCmd::Fulfil { session, tensor, data } => {
+                let entry = self.sessions.get_mut(&session).and_then(|t| t.entries.get_mut(&tensor));
+                if let Some(entry @ Entry::Waiting) = entry {
+                    *entry = Entry::Here(to_numbers(&data));
+                }
+            }
+            WorkerCmd::Expect { session, tensor, .. } => {
+                let early = self.early.remove(&(session, tensor)).map_or(Entry::Waiting, Entry::Here);
+                let old = self.sessions.entry(session).or_default().entries.insert(tensor, early);
+                assert!(old.is_none(), "{tensor:?} of {session:?} is expected and there");
+            }
+            WorkerCmd::Send { session, tensor, goal, to, now: true } => {
+                let table = self.sessions.entry(session).or_default();
+                table.send(session, tensor, goal, to, rng, self.id, said, moving);
+            }
+            WorkerCmd::Send { session, tensor, goal, to, now: false } => {
+                self.sessions.entry(session).or_default().queue.push_back(Item::Send(tensor, goal, to));
+            }
+            WorkerCmd::Poison { session, tensor, failure } => {
+                if let Some(entry @ Entry::Waiting) =
+                    self.sessions.entry(session).or_default().entries.get_mut(&tensor)
+                {
+                    *entry = Entry::Poisoned(failure);
+                }
+            }
+            WorkerCmd::End { session } => {
+                self.sessions.remove(&session);
+                self.early.retain(|(s, _), _| *s != session);
+                self.ended.insert(session);
+            }
+            WorkerCmd::Stats { req } => {
+                said.push_back(WorkerMsg::Stats { req, stats: WorkerStats::default() });
+            }
+        }
+    }
+
+    /// Bulk bytes arrive; false if nobody wants them.
+    pub fn put(&mut self, session: SessionId, tensor: TensorId, data: &[u8]) -> bool {
+        if self.ended.contains(&session) {
+            return false;
+        }
+        match self.sessions.get_mut(&session).and_then(|t| t.entries.get_mut(&tensor)) {
+            Some(entry @ Entry::Waiting) => *entry = Entry::Here(to_numbers(data)),
+            Some(_) => return false,
+            None => {
+                self.early.insert((session, tensor), to_numbers(data));
+            }
+        }
+        true
+    }
+
+    /// Does one step of one session; false if there is nothing to do.
+    pub fn step(
+        &mut self,
+        rng: &mut Rng,
+        said: &mut VecDeque<WorkerMsg>,
+        moving: &mut Vec<Transfer>,
+    ) -> bool {
+        let ready: Vec<SessionId> =
+            self.sessions.iter().filter(|(_, t)| t.is_ready()).map(|(id, _)| *id).collect();
+        let Some(session) = rng.pick(&ready) else { return false };
+        let table = self.sessions.get_mut(&session).unwrap();
+        match table.queue.pop_front().unwrap() {
+            Item::Run(run) => table.run(run, self.n),
+            Item::Close(fetches, frees) => {
+                let mut values = Vec::new();
+                for Fetch { req, tensor } in fetches {
+                    let found = table.find(tensor);
+                    let payload = |data: Arc<Vec<u8>>| match self.plane && rng.chance(20) {
+                        true => {
+                            let ticket = KEY.sign(session.0, tensor.0, data.len() as u64, Dir::Get, 1);
+                            table.promised.insert(tensor, data);
+                            Payload::Bulk { at: endpoint(self.id), ticket }
+                        }
+                        false => Payload::Inline(data),
+                    };
+                    values.push(Value { req, result: found.map(payload) });
+                }
+                for id in frees {
+                    table.entries.remove(&id);
+                }
+                let (finished, failures) =
+                    (std::mem::take(&mut table.finished), std::mem::take(&mut table.failures));
+                if !finished.is_empty() || !values.is_empty() {
+                    said.push_back(WorkerMsg::Update {
+                        session,
+                        finished,
+                        values,
+                        failures,
+                        session_bytes: 0,
+                    });
+                }
+            }
+            Item::Send(tensor, goal, to) => table.send(session, tensor, goal, to, rng, self.id, said, moving),
+        }
+        true
+    }
+}
+
+impl Table {
+    fn is_ready(&self) -> bool {
+        let there = |id: &TensorId| !matches!(self.entries.get(id), Some(Entry::Waiting));
+        match self.queue.front() {
+            None => false,
+            Some(Item::Run(run)) => run.program.inputs.iter().all(there),
+            Some(Item::Close(fetches, _)) => fetches.iter().all(|f| there(&f.tensor)),
+            Some(Item::Send(tensor, ..)) => there(tensor),
+        }
+    }
+
+    fn find(&self, id: TensorId) -> Result<Arc<Vec<u8>>, Failure> {
+        match self.entries.get(&id) {
+            Some(Entry::Here(values)) => Ok(to_bytes(values)),
+            Some(Entry::Poisoned(failure)) => Err(failure.clone()),
+            Some(Entry::Waiting) | None => self.promised.get(&id).cloned().ok_or_else(|| {
+                let error = Error::Connection(format!("{id:?} is gone from its worker"));
+                Failure { root: 0, instr: None, error }
+            }),
+        }
+    }
+
+    fn send(
+        &self,
+        session: SessionId,
+        tensor: TensorId,
+        goal: Option<WorkerId>,
+        to: Option<(Endpoint, Ticket)>,
+        rng: &mut Rng,
+        from: WorkerId,
+        said: &mut VecDeque<WorkerMsg>,
+        moving: &mut Vec<Transfer>,
+    ) {
+        match (self.find(tensor), to) {
+            // Some roads are closed.
+            (Ok(data), Some((at, _))) if rng.chance(80) => {
+                moving.push(Transfer { from: Some(from), goal: worker_at(&at), session, tensor, data });
+            }
+            (result, _) => {
+                said.push_back(WorkerMsg::Moved { session, tensor, goal, result: result.map(Some) })
+            }
+        }
+    }
+
+    fn run(&mut self, run: Run, n: usize) {
+        let Run { seq, program } = run;
+        let inputs: Result<Vec<Numbers>, Failure> =
+            program.inputs.iter().map(|id| self.find(*id).map(|bytes| to_numbers(&bytes))).collect();
+        let boom = || Failure { root: seq, instr: Some(0), error: Error::Index(format!("boom {seq}")) };
+        let outs = inputs.and_then(|inputs| self::run(&program, &inputs, n).ok_or_else(boom));
+        self.finished.push(seq);
+        match outs {
+            Ok(outs) => {
+                for (id, out) in program.outs.iter().zip(outs) {
+                    let old = self.entries.insert(*id, Entry::Here(out));
+                    assert!(old.is_none(), "{id:?} is written twice");
+                }
+                let dying = program.inputs.iter().zip(&program.structure.inputs).filter(|(_, i)| i.dies);
+                for id in program.frees.iter().chain(dying.map(|(id, _)| id)) {
+                    self.entries.remove(id);
+                }
+            }
+            Err(failure) => {
+                for id in &program.outs {
+                    self.entries.insert(*id, Entry::Poisoned(failure.clone()));
+                }
+                self.failures.push((seq, failure));
+            }
+        }
+    }
+}

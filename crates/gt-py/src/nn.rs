@@ -1,0 +1,287 @@
+//! Losses, layers' functions and optimizer steps.
+
+use crate::convert::DimsArg;
+use crate::errors::{Result, type_error};
+use crate::tensor::{PyTensor, tensors};
+use gt_client::Tensor;
+use gt_client::ops::loss::{self, Reduction};
+use gt_client::ops::optim::{self, Adam, AdamState, Sgd};
+use gt_client::ops::{einsum as sums, linalg, scatter};
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+
+fn inner<'a>(t: &Option<&'a PyTensor>) -> Option<&'a Tensor> {
+    t.map(|t| &t.t)
+}
+
+macro_rules! pair_losses {
+    ($($name:ident)*) => {
+        $(#[pyfunction]
+        #[pyo3(signature = (input, target, *, reduction = "mean"))]
+        pub fn $name(input: &PyTensor, target: &PyTensor, reduction: &str) -> Result<PyTensor> {
+            Ok(input.wrap(loss::$name(&input.t, &target.t, Reduction::parse(reduction)?)?))
+        })*
+    };
+}
+
+pair_losses! { mse_loss l1_loss }
+
+#[pyfunction]
+#[pyo3(signature = (input, target, *, reduction = "mean", beta = 1.0))]
+pub fn smooth_l1_loss(input: &PyTensor, target: &PyTensor, reduction: &str, beta: f64) -> Result<PyTensor> {
+    Ok(input.wrap(loss::smooth_l1_loss(&input.t, &target.t, Reduction::parse(reduction)?, beta)?))
+}
+
+#[pyfunction]
+#[pyo3(signature = (input, target, *, reduction = "mean", delta = 1.0))]
+pub fn huber_loss(input: &PyTensor, target: &PyTensor, reduction: &str, delta: f64) -> Result<PyTensor> {
+    Ok(input.wrap(loss::huber_loss(&input.t, &target.t, Reduction::parse(reduction)?, delta)?))
+}
+
+/// Cross entropy of probabilities and 0/1 targets.
+#[pyfunction]
+#[pyo3(signature = (input, target, weight = None, *, reduction = "mean"))]
+pub fn binary_cross_entropy(
+    input: &PyTensor,
+    target: &PyTensor,
+    weight: Option<&PyTensor>,
+    reduction: &str,
+) -> Result<PyTensor> {
+    let reduction = Reduction::parse(reduction)?;
+    Ok(input.wrap(loss::binary_cross_entropy(&input.t, &target.t, inner(&weight), reduction)?))
+}
+
+/// Cross entropy of logits and 0/1 targets.
+#[pyfunction]
+#[pyo3(signature = (input, target, weight = None, *, reduction = "mean", pos_weight = None))]
+pub fn binary_cross_entropy_with_logits(
+    input: &PyTensor,
+    target: &PyTensor,
+    weight: Option<&PyTensor>,
+    reduction: &str,
+    pos_weight: Option<&PyTensor>,
+) -> Result<PyTensor> {
+    let reduction = Reduction::parse(reduction)?;
+    let (weight, pos_weight) = (inner(&weight), inner(&pos_weight));
+    Ok(input.wrap(loss::bce_with_logits(&input.t, &target.t, weight, pos_weight, reduction)?))
+}
+
+/// Negative log likelihood of class indices.
+#[pyfunction]
+#[pyo3(signature = (input, target, weight = None, *, ignore_index = -100, reduction = "mean"))]
+pub fn nll_loss(
+    input: &PyTensor,
+    target: &PyTensor,
+    weight: Option<&PyTensor>,
+    ignore_index: i64,
+    reduction: &str,
+) -> Result<PyTensor> {
+    let reduction = Reduction::parse(reduction)?;
+    Ok(input.wrap(loss::nll_loss(&input.t, &target.t, inner(&weight), ignore_index, reduction)?))
+}
+
+/// Cross entropy of logits and class indices, or probabilities in the shape of the logits.
+#[pyfunction]
+#[pyo3(signature = (input, target, weight = None, *, ignore_index = -100, reduction = "mean", label_smoothing = 0.0))]
+pub fn cross_entropy(
+    input: &PyTensor,
+    target: &PyTensor,
+    weight: Option<&PyTensor>,
+    ignore_index: i64,
+    reduction: &str,
+    label_smoothing: f64,
+) -> Result<PyTensor> {
+    let reduction = Reduction::parse(reduction)?;
+    let t =
+        loss::cross_entropy(&input.t, &target.t, inner(&weight), ignore_index, reduction, label_smoothing)?;
+    Ok(input.wrap(t))
+}
+
+#[pyfunction]
+#[pyo3(signature = (input, target, *, reduction = "mean", log_target = false))]
+pub fn kl_div(input: &PyTensor, target: &PyTensor, reduction: &str, log_target: bool) -> Result<PyTensor> {
+    let batch_mean = reduction == "batchmean";
+    let reduction = if batch_mean { Reduction::Sum } else { Reduction::parse(reduction)? };
+    Ok(input.wrap(loss::kl_div(&input.t, &target.t, log_target, batch_mean, reduction)?))
+}
+
+#[pyfunction]
+#[pyo3(signature = (x1, x2, dim = 1, eps = 1e-8))]
+pub fn cosine_similarity(x1: &PyTensor, x2: &PyTensor, dim: i64, eps: f64) -> Result<PyTensor> {
+    Ok(x1.wrap(loss::cosine_similarity(&x1.t, &x2.t, dim, eps)?))
+}
+
+/// `input @ weight.T + bias`, as one instruction.
+#[pyfunction]
+#[pyo3(signature = (input, weight, bias = None))]
+pub fn linear(input: &PyTensor, weight: &PyTensor, bias: Option<&PyTensor>) -> Result<PyTensor> {
+    Ok(input.wrap(linalg::linear(&input.t, &weight.t, inner(&bias))?))
+}
+
+/// Rows of `weight`, by index.
+#[pyfunction]
+pub fn embedding(input: &PyTensor, weight: &PyTensor) -> Result<PyTensor> {
+    Ok(weight.wrap(scatter::embedding(&weight.t, &input.t)?))
+}
+
+/// 1 at the index along a new last dimension.
+#[pyfunction]
+#[pyo3(signature = (tensor, num_classes = -1))]
+pub fn one_hot(tensor: &PyTensor, num_classes: i64) -> Result<PyTensor> {
+    Ok(tensor.wrap(scatter::one_hot(&tensor.t, num_classes)?))
+}
+
+/// Sums products of elements as an equation such as `"bij,bjk->bik"` says.
+#[pyfunction]
+#[pyo3(signature = (equation, *operands))]
+pub fn einsum(equation: &str, operands: &Bound<PyTuple>) -> Result<PyTensor> {
+    let first = if operands.len() == 1 { Some(operands.get_item(0)?) } else { None };
+    let list = match &first {
+        Some(x) => tensors(x)?,
+        None => tensors(operands)?,
+    };
+    Ok(PyTensor::new(sums::einsum(equation, &list)?))
+}
+
+/// Sums products over pairs of dimensions of two tensors.
+#[pyfunction]
+#[pyo3(signature = (a, b, dims = None))]
+pub fn tensordot(a: &PyTensor, b: &PyTensor, dims: Option<&Bound<PyAny>>) -> Result<PyTensor> {
+    let last = |n: i64| {
+        let rank = a.t.ndim() as i64;
+        ((rank - n..rank).collect::<Vec<_>>(), (0..n).collect::<Vec<_>>())
+    };
+    let (of_a, of_b) = match dims {
+        None => last(2),
+        Some(d) => match d.extract::<i64>() {
+            Ok(n) => last(n),
+            Err(_) => {
+                let (x, y): (DimsArg, DimsArg) = (d.get_item(0)?.extract()?, d.get_item(1)?.extract()?);
+                (x.0.to_vec(), y.0.to_vec())
+            }
+        },
+    };
+    Ok(a.wrap(sums::tensordot(&a.t, &b.t, &of_a, &of_b)?))
+}
+
+/// One step of SGD for all parameters. `buffers` holds the momentum of each, filled on the first step.
+#[pyfunction]
+pub fn _sgd_step(
+    params: &Bound<PyList>,
+    buffers: &Bound<PyList>,
+    lr: f64,
+    momentum: f64,
+    dampening: f64,
+    weight_decay: f64,
+    nesterov: bool,
+    maximize: bool,
+) -> Result<()> {
+    let params = tensors(params)?;
+    let grads: Vec<Option<Tensor>> = params.iter().map(Tensor::grad).collect();
+    let mut kept = optional_tensors(buffers)?;
+    let o = Sgd { lr, momentum, dampening, weight_decay, nesterov, maximize };
+    optim::sgd_step(&params, &grads, &mut kept, &o)?;
+    for (i, t) in kept.into_iter().enumerate() {
+        if let Some(t) = t {
+            if buffers.get_item(i)?.is_none() {
+                buffers.set_item(i, PyTensor::new(t))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What Adam keeps for one parameter.
+#[pyclass(name = "_AdamState", frozen)]
+pub struct PyAdamState(parking_lot::Mutex<AdamState>);
+
+#[pymethods]
+impl PyAdamState {
+    #[new]
+    #[pyo3(signature = (step, exp_avg, exp_avg_sq, max_exp_avg_sq = None))]
+    fn new(step: u64, exp_avg: &PyTensor, exp_avg_sq: &PyTensor, max_exp_avg_sq: Option<&PyTensor>) -> Self {
+        PyAdamState(parking_lot::Mutex::new(AdamState {
+            step,
+            mean: exp_avg.t.clone(),
+            square: exp_avg_sq.t.clone(),
+            largest: max_exp_avg_sq.map(|t| t.t.clone()),
+        }))
+    }
+
+    #[getter]
+    fn step(&self) -> u64 {
+        self.0.lock().step
+    }
+
+    #[getter]
+    fn exp_avg(&self) -> PyTensor {
+        PyTensor::new(self.0.lock().mean.clone())
+    }
+
+    #[getter]
+    fn exp_avg_sq(&self) -> PyTensor {
+        PyTensor::new(self.0.lock().square.clone())
+    }
+
+    #[getter]
+    fn max_exp_avg_sq(&self) -> Option<PyTensor> {
+        self.0.lock().largest.clone().map(PyTensor::new)
+    }
+}
+
+/// One step of Adam or AdamW for all parameters. `states` is filled on the first step.
+#[pyfunction]
+pub fn _adam_step(
+    params: &Bound<PyList>,
+    states: &Bound<PyList>,
+    lr: f64,
+    betas: (f64, f64),
+    eps: f64,
+    weight_decay: f64,
+    decoupled: bool,
+    amsgrad: bool,
+    maximize: bool,
+) -> Result<()> {
+    let params = tensors(params)?;
+    let grads: Vec<Option<Tensor>> = params.iter().map(Tensor::grad).collect();
+    let mut kept = Vec::new();
+    for s in states.iter() {
+        kept.push(match s.cast::<PyAdamState>() {
+            Ok(s) => Some(s.get().0.lock().clone()),
+            Err(_) => None,
+        });
+    }
+    let o = Adam { lr, betas, eps, weight_decay, decoupled, amsgrad, maximize };
+    optim::adam_step(&params, &grads, &mut kept, &o)?;
+    for (i, state) in kept.into_iter().enumerate() {
+        let Some(state) = state else { continue };
+        match states.get_item(i)?.cast::<PyAdamState>() {
+            Ok(s) => *s.get().0.lock() = state,
+            Err(_) => states.set_item(i, PyAdamState(parking_lot::Mutex::new(state)))?,
+        }
+    }
+    Ok(())
+}
+
+/// Scales the gradients of parameters so that their common norm is at most `max_norm`; gives the norm they had.
+#[pyfunction]
+#[pyo3(signature = (parameters, max_norm, norm_type = 2.0))]
+pub fn clip_grad_norm_(parameters: &Bound<PyAny>, max_norm: f64, norm_type: f64) -> Result<PyTensor> {
+    let grads: Vec<Tensor> = tensors(parameters)?.iter().filter_map(Tensor::grad).collect();
+    match optim::clip_grad_norm(&grads, max_norm, norm_type)? {
+        Some(t) => Ok(PyTensor::new(t)),
+        None => Ok(PyTensor::new(gt_client::ops::create::full(gt_ir::Shape::scalar(), 0.0, gt_ir::DType::F32)?)),
+    }
+}
+
+fn optional_tensors(list: &Bound<PyList>) -> Result<Vec<Option<Tensor>>> {
+    let mut out = Vec::with_capacity(list.len());
+    for x in list.iter() {
+        out.push(match x.cast::<PyTensor>() {
+            Ok(t) => Some(t.get().t.clone()),
+            Err(_) if x.is_none() => None,
+            Err(_) => return type_error(format!("expected a Tensor or None, got {}", x.get_type().name()?)),
+        });
+    }
+    Ok(out)
+}

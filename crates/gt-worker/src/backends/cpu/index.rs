@@ -1,0 +1,329 @@
+//! Steps that read and write at indices. The indices have been checked.
+
+use super::convert::{narrow, widen};
+use super::kernel::{Bases, tasks};
+use super::threads::Threads;
+use gt_compiler::{Num, Operand, Tensor};
+use gt_ir::real::Real;
+use gt_ir::{DType, Error, Kind, ScatterMode, Shape};
+use std::borrow::Cow;
+
+#[derive(Clone, Copy)]
+struct Ptr(*mut u8);
+// SAFETY: tasks write disjoint parts.
+unsafe impl Sync for Ptr {}
+
+fn start(x: &Tensor, bases: Bases) -> *mut u8 {
+    let offset = x.map.offset(bases.slots) * x.dtype.size() as isize;
+    bases.ptrs[x.storage as usize].wrapping_offset(offset)
+}
+
+/// A packed integer tensor as i64.
+fn indices<'a>(x: &Tensor, bases: Bases<'a>) -> Cow<'a, [i64]> {
+    let n = x.shape.numel();
+    let at = start(x, bases);
+    if n == 0 {
+        return Cow::Borrowed(&[]);
+    }
+    fn all<T: Copy>(at: *const u8, n: usize, f: impl Fn(T) -> i64) -> Cow<'static, [i64]> {
+        // SAFETY: the storage holds `n` packed elements of this type.
+        Cow::Owned(unsafe { std::slice::from_raw_parts(at as *const T, n) }.iter().map(|&x| f(x)).collect())
+    }
+    match x.dtype {
+        // SAFETY: as above; nobody writes the storage while the step runs.
+        DType::I64 => Cow::Borrowed(unsafe { std::slice::from_raw_parts(at as *const i64, n) }),
+        DType::I32 => all(at, n, |x: i32| x as i64),
+        DType::I16 => all(at, n, |x: i16| x as i64),
+        DType::I8 => all(at, n, |x: i8| x as i64),
+        _ => all(at, n, |x: u8| x as i64),
+    }
+}
+
+/// The first index that is out of range, as a person should read it.
+pub fn check_index(index: &Tensor, size: usize, wrap: bool, what: (&str, usize), bases: Bases) -> Result<(), Error> {
+    let low = if wrap { -(size as i64) } else { 0 };
+    match indices(index, bases).iter().find(|&&i| i < low || i >= size as i64) {
+        None => Ok(()),
+        Some(i) => Err(Error::Index(format!(
+            "{}: index {i} is out of bounds for dimension {} with size {size}",
+            what.0, what.1
+        ))),
+    }
+}
+
+/// An error if an integer divisor is zero.
+pub fn check_nonzero(divisor: &Operand, dtype: DType, name: &str, bases: Bases) -> Result<(), Error> {
+    let zero = match divisor {
+        Operand::Num(x) => x.get(bases.slots).to_dtype(dtype).as_i64() == 0,
+        Operand::Tensor(t) => indices(t, bases).contains(&0),
+    };
+    match zero {
+        false => Ok(()),
+        true => {
+            Err(Error::Runtime(format!("{name}: ZeroDivisionError: integer division or modulo by zero")))
+        }
+    }
+}
+
+/// Calls `f(i, at)` for every element i of `shape` in `range`, `at` being its place in a dense tensor of shape
+/// `base` with 0 as coordinate along `dim`.
+fn each_place(shape: &Shape, base: &Shape, dim: usize, range: std::ops::Range<usize>, mut f: impl FnMut(usize, usize)) {
+    let strides = base.strides();
+    let rank = shape.len();
+    let stride = |d: usize| if d == dim { 0 } else { strides[d] as usize };
+    let inner = shape[rank - 1];
+    let mut i = range.start;
+    while i < range.end {
+        let (mut rest, mut at) = (i / inner, 0);
+        for d in (0..rank - 1).rev() {
+            at += rest % shape[d] * stride(d);
+            rest /= shape[d];
+        }
+        let first = i % inner;
+        let run = (inner - first).min(range.end - i);
+        for j in 0..run {
+            f(i + j, at + (first + j) * stride(rank - 1));
+        }
+        i += run;
+    }
+}
+
+macro_rules! per_size {
+    ($size:expr, $f:ident ( $($arg:expr),* )) => {
+        match $size {
+            1 => $f::<u8>($($arg),*),
+            2 => $f::<u16>($($arg),*),
+            4 => $f::<u32>($($arg),*),
+            _ => $f::<u64>($($arg),*),
+        }
+    };
+}
+
+pub fn gather(dim: usize, x: &Tensor, index: &Tensor, out: u32, bases: Bases, threads: &Threads) {
+    per_size!(x.dtype.size(), gather_of(dim, x, index, out, bases, threads))
+}
+
+fn gather_of<T: Copy>(dim: usize, x: &Tensor, index: &Tensor, out: u32, bases: Bases, threads: &Threads) {
+    let at = indices(index, bases);
+    let stride = x.shape.strides()[dim] as usize;
+    let (from, to) = (Ptr(start(x, bases)), Ptr(bases.ptrs[out as usize]));
+    let tasks = tasks(threads, at.len() * 4, at.len());
+    threads.run(tasks, &|t| {
+        let (from, to) = (from, to);
+        let range = at.len() * t / tasks..at.len() * (t + 1) / tasks;
+        each_place(&index.shape, &x.shape, dim, range, |i, place| {
+            // SAFETY: indices are in range, so the place exists; every element is written by one task.
+            unsafe { *(to.0 as *mut T).add(i) = *(from.0 as *const T).add(place + at[i] as usize * stride) };
+        });
+    });
+}
+
+/// A dense shape as [outer][n][inner] around a dimension.
+fn around(shape: &Shape, dim: usize) -> (usize, usize, usize) {
+    (shape[..dim].iter().product(), shape[dim], shape[dim + 1..].iter().product())
+}
+
+fn wrapped(i: i64, n: usize) -> usize {
+    (if i < 0 { i + n as i64 } else { i }) as usize
+}
+
+pub fn take(dim: usize, x: &Tensor, index: &Tensor, out: u32, bases: Bases, threads: &Threads) {
+    let (outer, n, inner) = around(&x.shape, dim);
+    let at = indices(index, bases);
+    let bytes = inner * x.dtype.size();
+    let rows = outer * at.len();
+    if rows * bytes == 0 {
+        return;
+    }
+    let (from, to) = (Ptr(start(x, bases)), Ptr(bases.ptrs[out as usize]));
+    let tasks = tasks(threads, rows * (inner + 4), rows);
+    threads.run(tasks, &|t| {
+        let (from, to) = (from, to);
+        for r in rows * t / tasks..rows * (t + 1) / tasks {
+            let (o, i) = (r / at.len(), r % at.len());
+            let row = o * n + wrapped(at[i], n);
+            // SAFETY: the index is in range, so the row exists; rows of the result are disjoint.
+            unsafe { std::ptr::copy_nonoverlapping(from.0.add(row * bytes), to.0.add(r * bytes), bytes) };
+        }
+    });
+}
+
+/// How elements of a type meet in a scatter.
+trait Meets: Copy + Sync {
+    fn sum(a: Self, b: Self) -> Self;
+    fn larger(a: Self, b: Self) -> Self;
+
+    #[inline(always)]
+    fn meet(mode: ScatterMode, a: Self, b: Self) -> Self {
+        match mode {
+            ScatterMode::Set => b,
+            ScatterMode::Add => Self::sum(a, b),
+            ScatterMode::Max => Self::larger(a, b),
+        }
+    }
+}
+
+macro_rules! meets {
+    ($($t:ty, $sum:expr, $larger:expr;)*) => {$(
+        impl Meets for $t {
+            #[inline(always)]
+            fn sum(a: $t, b: $t) -> $t {
+                let f: fn($t, $t) -> $t = $sum;
+                f(a, b)
+            }
+            #[inline(always)]
+            fn larger(a: $t, b: $t) -> $t {
+                let f: fn($t, $t) -> $t = $larger;
+                f(a, b)
+            }
+        }
+    )*};
+}
+
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+struct Flag(u8);
+
+meets! {
+    f32, |a, b| a + b, Real::maximum;
+    f64, |a, b| a + b, Real::maximum;
+    u8, u8::wrapping_add, Ord::max;
+    i8, i8::wrapping_add, Ord::max;
+    i16, i16::wrapping_add, Ord::max;
+    i32, i32::wrapping_add, Ord::max;
+    i64, i64::wrapping_add, Ord::max;
+    Flag, |a, b| Flag(a.0 | b.0), |a, b| Flag(a.0 | b.0);
+}
+
+/// Where a scatter writes and what it reads, as packed memory of one type.
+#[derive(Clone, Copy)]
+struct Sides {
+    base: Ptr,
+    /// Elements in row-major order, or one for all (`step` 0).
+    src: Ptr,
+    step: usize,
+}
+
+/// Runs `body` on memory that sums are exact enough in: f32 copies for half types, the memory itself otherwise.
+fn with_sides(
+    dtype: DType,
+    mode: ScatterMode,
+    base: (*mut u8, usize),
+    src: (*mut u8, usize, usize),
+    body: impl Fn(DType, Sides),
+) {
+    if dtype.kind() != Kind::Float || dtype.size() != 2 || mode == ScatterMode::Set {
+        return body(dtype, Sides { base: Ptr(base.0), src: Ptr(src.0), step: src.2 });
+    }
+    let (mut b, mut s) = (vec![0f32; base.1], vec![0f32; src.1]);
+    // SAFETY: the memory holds that many elements of the type.
+    unsafe {
+        widen(dtype, base.0, b.as_mut_ptr() as *mut u8, base.1);
+        widen(dtype, src.0, s.as_mut_ptr() as *mut u8, src.1);
+        let sides = Sides { base: Ptr(b.as_mut_ptr() as *mut u8), src: Ptr(s.as_mut_ptr() as *mut u8), step: src.2 };
+        body(DType::F32, sides);
+        narrow(dtype, b.as_ptr() as *const u8, base.0, base.1);
+    }
+}
+
+macro_rules! per_dtype {
+    ($dtype:expr, $f:ident ( $($arg:expr),* )) => {
+        match $dtype {
+            DType::Bool => $f::<Flag>($($arg),*),
+            DType::U8 => $f::<u8>($($arg),*),
+            DType::I8 => $f::<i8>($($arg),*),
+            // Halves come here only to be set, which any type of two bytes can do.
+            DType::I16 | DType::F16 | DType::BF16 => $f::<i16>($($arg),*),
+            DType::I32 => $f::<i32>($($arg),*),
+            DType::I64 => $f::<i64>($($arg),*),
+            DType::F32 => $f::<f32>($($arg),*),
+            DType::F64 => $f::<f64>($($arg),*),
+        }
+    };
+}
+
+pub fn scatter(
+    (dim, mode): (usize, ScatterMode),
+    base: &Shape,
+    index: &Tensor,
+    src: &Operand,
+    dtype: DType,
+    out: u32,
+    bases: Bases,
+) {
+    let at = indices(index, bases);
+    let mut one = Vec::new();
+    let (from, count, step) = match src {
+        Operand::Tensor(t) => (start(t, bases), at.len(), 1),
+        Operand::Num(x) => {
+            let x: Num = *x;
+            x.get(bases.slots).write(dtype, &mut one);
+            one.resize(8, 0);
+            (one.as_mut_ptr(), 1, 0)
+        }
+    };
+    with_sides(dtype, mode, (bases.ptrs[out as usize], base.numel()), (from, count, step), |dtype, sides| {
+        per_dtype!(dtype, scatter_of(dim, mode, base, &index.shape, &at, sides))
+    });
+}
+
+fn scatter_of<T: Meets>(dim: usize, mode: ScatterMode, base: &Shape, shape: &Shape, at: &[i64], sides: Sides) {
+    let stride = base.strides()[dim] as usize;
+    each_place(shape, base, dim, 0..at.len(), |i, place| {
+        // SAFETY: indices are in range, so the place exists.
+        unsafe {
+            let to = (sides.base.0 as *mut T).add(place + at[i] as usize * stride);
+            let x = (sides.src.0 as *const T).add(i * sides.step).read_unaligned();
+            *to = T::meet(mode, *to, x);
+        }
+    });
+}
+
+pub fn take_put(
+    (dim, mode): (usize, ScatterMode),
+    base: &Shape,
+    index: &Tensor,
+    src: &Tensor,
+    out: u32,
+    bases: Bases,
+    threads: &Threads,
+) {
+    let at = indices(index, bases);
+    let (outer, n, inner) = around(base, dim);
+    let from = (start(src, bases), src.shape.numel(), 1);
+    with_sides(src.dtype, mode, (bases.ptrs[out as usize], base.numel()), from, |dtype, sides| {
+        per_dtype!(dtype, take_put_of(mode, (outer, n, inner), &at, sides, threads))
+    });
+}
+
+fn take_put_of<T: Meets>(
+    mode: ScatterMode,
+    (outer, n, inner): (usize, usize, usize),
+    at: &[i64],
+    sides: Sides,
+    threads: &Threads,
+) {
+    // Tasks own columns, so that every element sees its writers in order.
+    let work = outer * at.len() * inner * 2;
+    let tasks = tasks(threads, work, inner / 64);
+    threads.run(tasks, &|t| {
+        let sides = sides;
+        let (c, end) = (inner * t / tasks, inner * (t + 1) / tasks);
+        for o in 0..outer {
+            for (i, &k) in at.iter().enumerate() {
+                // SAFETY: the index is in range, so the row exists; columns are this task's own.
+                unsafe {
+                    let to = (sides.base.0 as *mut T).add((o * n + wrapped(k, n)) * inner + c);
+                    let from = (sides.src.0 as *const T).add((o * at.len() + i) * inner + c);
+                    let to = std::slice::from_raw_parts_mut(to, end - c);
+                    let from = std::slice::from_raw_parts(from, end - c);
+                    match mode {
+                        ScatterMode::Set => to.copy_from_slice(from),
+                        ScatterMode::Add => to.iter_mut().zip(from).for_each(|(a, &b)| *a = T::sum(*a, b)),
+                        ScatterMode::Max => to.iter_mut().zip(from).for_each(|(a, &b)| *a = T::larger(*a, b)),
+                    }
+                }
+            }
+        }
+    });
+}

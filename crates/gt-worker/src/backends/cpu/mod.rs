@@ -1,0 +1,116 @@
+//! The cpu backend: plans interpreted tile by tile, on all cores.
+
+mod convert;
+mod fold;
+mod index;
+mod isa;
+mod kernel;
+mod lower;
+mod math;
+mod matmul;
+mod memory;
+mod plan;
+mod rows;
+mod threads;
+mod tile;
+
+use crate::backend::{Backend, Buffer, HostBytes, Plan};
+use gt_compiler::CompileOptions;
+use gt_ir::{Error, Result, Structure, Ty, bail};
+use memory::{CpuMemory, Pool};
+use std::sync::Arc;
+use threads::Threads;
+
+/// This machine's processor as a device.
+pub struct CpuBackend {
+    pool: Arc<Pool>,
+    threads: Arc<Threads>,
+    options: CompileOptions,
+}
+
+impl CpuBackend {
+    /// A device of `threads` threads, by default one per core.
+    pub fn new(threads: Option<u32>) -> CpuBackend {
+        CpuBackend::with_options(threads, CompileOptions::default())
+    }
+
+    pub fn with_options(threads: Option<u32>, options: CompileOptions) -> CpuBackend {
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let count = threads.map_or(cores, |n| n.max(1) as usize);
+        CpuBackend {
+            pool: Pool::new(total_memory() / 10 * 9),
+            threads: Arc::new(Threads::new(count)),
+            options,
+        }
+    }
+}
+
+/// Bytes of memory of this machine.
+fn total_memory() -> u64 {
+    // SAFETY: plain queries.
+    let (pages, size) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    if pages > 0 && size > 0 { pages as u64 * size as u64 } else { 4 << 30 }
+}
+
+fn model() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = info.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':'));
+    name.map_or("cpu", |(_, name)| name.trim()).to_string()
+}
+
+/// The memory behind a handle that this backend made.
+fn cpu_memory(buffer: &Buffer) -> Result<&CpuMemory> {
+    match buffer.as_any().downcast_ref::<CpuMemory>() {
+        Some(memory) => Ok(memory),
+        None => bail!(Runtime, "cpu: a buffer of another backend"),
+    }
+}
+
+impl Backend for CpuBackend {
+    fn name(&self) -> &'static str {
+        "cpu"
+    }
+
+    fn device(&self) -> String {
+        format!("{} ({} threads, {})", model(), self.threads(), isa::name())
+    }
+
+    fn threads(&self) -> u32 {
+        self.threads.count() as u32
+    }
+
+    fn memory(&self) -> u64 {
+        self.pool.limit()
+    }
+
+    fn memory_in_use(&self) -> (u64, u64) {
+        self.pool.usage()
+    }
+
+    fn compile(&self, structure: &Arc<Structure>, types: &[Ty]) -> Result<Arc<dyn Plan>> {
+        let plan = gt_compiler::compile(structure, types, self.options)?;
+        Ok(Arc::new(plan::CpuPlan::new(plan, structure.clone(), self.pool.clone(), self.threads.clone())))
+    }
+
+    fn upload(&self, ty: &Ty, data: HostBytes) -> Result<Buffer> {
+        let bytes = data.as_slice();
+        if bytes.len() != ty.bytes() {
+            bail!(Value, "upload: {} bytes for {ty}, expected {}", bytes.len(), ty.bytes());
+        }
+        match data {
+            HostBytes::Shared(m) if ((*m).as_ref().as_ptr() as usize).is_multiple_of(64) => {
+                Ok(Arc::new(CpuMemory::Kept(m)))
+            }
+            data => {
+                let bytes = data.as_slice();
+                let block = self.pool.take(bytes.len())?;
+                plan::copy(&self.threads, bytes.as_ptr(), block.ptr(), bytes.len());
+                Ok(Arc::new(CpuMemory::Owned(block)))
+            }
+        }
+    }
+
+    fn download(&self, buffer: &Buffer) -> Result<Arc<Vec<u8>>, Error> {
+        Ok(Arc::new(cpu_memory(buffer)?.as_slice().to_vec()))
+    }
+}

@@ -1,0 +1,238 @@
+//! A plan on the cpu: storages bound to memory, then the steps in order.
+
+use super::fold::FoldStep;
+use super::kernel::{self, Bases, tasks};
+use super::lower::{FoldOrder, Lowered, lower};
+use super::memory::{Block, CpuMemory, Pool};
+use super::threads::Threads;
+use super::{cpu_memory, index, matmul, rows};
+use crate::backend::{Buffer, Plan, PlanError};
+use gt_compiler::{Place, Work};
+use gt_ir::{Error, Op, Slot, Structure, philox};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+pub struct CpuPlan {
+    plan: gt_compiler::Plan,
+    /// One per step; `None` where the step itself says all.
+    ready: Vec<Option<Ready>>,
+    structure: Arc<Structure>,
+    pool: Arc<Pool>,
+    threads: Arc<Threads>,
+    /// Bytes for matrix products of half types.
+    scratch: usize,
+    reserve: usize,
+}
+
+/// A step made ready.
+enum Ready {
+    Kernel(Lowered),
+    Fold(FoldStep),
+}
+
+/// Copies bytes with as many threads as pay.
+pub fn copy(threads: &Threads, from: *const u8, to: *mut u8, bytes: usize) {
+    #[derive(Clone, Copy)]
+    struct Ends(*const u8, *mut u8);
+    // SAFETY: tasks copy disjoint ranges.
+    unsafe impl Sync for Ends {}
+    let ends = Ends(from, to);
+    let tasks = tasks(threads, bytes / 4, bytes / 4096 + 1);
+    threads.run(tasks, &|t| {
+        let ends = ends;
+        let (first, last) = (bytes * t / tasks, bytes * (t + 1) / tasks);
+        // SAFETY: both sides hold `bytes` bytes and do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(ends.0.add(first), ends.1.add(first), last - first) };
+    });
+}
+
+impl CpuPlan {
+    pub fn new(
+        plan: gt_compiler::Plan,
+        structure: Arc<Structure>,
+        pool: Arc<Pool>,
+        threads: Arc<Threads>,
+    ) -> CpuPlan {
+        let mut scratch = 0;
+        let ready = plan
+            .steps
+            .iter()
+            .map(|step| match &step.work {
+                Work::Kernel(k) => Some(match &k.fold {
+                    None => Ready::Kernel(lower(k, None, &plan)),
+                    Some(fold) => {
+                        let order = FoldOrder::new(&k.shape, &fold.dims);
+                        Ready::Fold(FoldStep {
+                            kernel: lower(k, Some(&order), &plan),
+                            order,
+                            kind: fold.kind,
+                            reg: fold.reg as usize,
+                            dtype: fold.dtype,
+                            storage: fold.storage,
+                        })
+                    }
+                }),
+                Work::Matmul(mm) => {
+                    scratch = scratch.max(matmul::scratch(mm));
+                    None
+                }
+                _ => None,
+            })
+            .collect();
+        let outs: usize = plan.storages.iter().filter(|s| s.place == Place::Out).map(|s| s.bytes).sum();
+        let reserve = plan.arena + scratch + outs;
+        CpuPlan { plan, ready, structure, pool, threads, scratch, reserve }
+    }
+
+    fn step(&self, i: usize, bases: Bases, scratch: *mut u8) -> Result<(), Error> {
+        let step = &self.plan.steps[i];
+        let threads = &*self.threads;
+        match &step.work {
+            Work::Kernel(_) => match &self.ready[i] {
+                Some(Ready::Kernel(kernel)) => kernel::run(kernel, bases, threads),
+                Some(Ready::Fold(fold)) => fold.run(bases, threads),
+                None => {}
+            },
+            Work::Copy { from, to } => {
+                let (src, dst) = (bases.ptrs[*from as usize], bases.ptrs[*to as usize]);
+                if src != dst {
+                    copy(threads, src, dst, self.plan.storages[*to as usize].bytes);
+                }
+            }
+            Work::CheckIndex { index, size, wrap } => {
+                let op = &self.structure.instrs[step.instr as usize].op;
+                let dim = match op {
+                    Op::Gather { dim } | Op::Take { dim } | Op::Scatter { dim, .. } | Op::TakePut { dim, .. } => *dim,
+                    _ => 0,
+                };
+                return index::check_index(index, *size, *wrap, (op.text(), dim), bases);
+            }
+            Work::CheckNonzero { divisor, dtype } => {
+                let name = self.structure.instrs[step.instr as usize].op.text();
+                return index::check_nonzero(divisor, *dtype, name, bases);
+            }
+            Work::Matmul(mm) => matmul::run(mm, bases, threads, scratch),
+            Work::Random { dist, dtype, len, key, offset, out } => {
+                let (key, offset) = (key.get(bases.slots).as_i64(), offset.get(bases.slots).as_i64());
+                let size = dtype.size();
+                let tasks = tasks(threads, len * 8, len / 64);
+                threads.run(tasks, &|t| {
+                    let (first, last) = (len * t / tasks, len * (t + 1) / tasks);
+                    let bases = bases;
+                    // SAFETY: tasks write disjoint parts of the result.
+                    let out = unsafe {
+                        let start = bases.ptrs[*out as usize].add(first * size);
+                        std::slice::from_raw_parts_mut(start, (last - first) * size)
+                    };
+                    philox::fill(*dist, *dtype, key as u64, offset as u64, first as u64, out);
+                });
+            }
+            Work::Data { slot, out } => {
+                if let Slot::Data(bytes) = &bases.slots[*slot as usize] {
+                    let room = self.plan.storages[*out as usize].bytes.min(bytes.len());
+                    copy(threads, bytes.as_ptr(), bases.ptrs[*out as usize], room);
+                }
+            }
+            Work::Gather { dim, x, index, out } => index::gather(*dim, x, index, *out, bases, threads),
+            Work::Scatter { dim, mode, base, index, src, dtype, out } => {
+                index::scatter((*dim, *mode), base, index, src, *dtype, *out, bases)
+            }
+            Work::Take { dim, x, index, out } => index::take(*dim, x, index, *out, bases, threads),
+            Work::TakePut { dim, mode, base, index, src, out } => {
+                index::take_put((*dim, *mode), base, index, src, *out, bases, threads)
+            }
+            Work::ArgReduce { kind, dim, x, out } => rows::arg_reduce(*kind, *dim, x, *out, bases, threads),
+            Work::Scan { kind, dim, x, out } => rows::scan(*kind, *dim, x, *out, bases, threads),
+            Work::Softmax { log, dim, x, out } => rows::softmax(*log, *dim, x, *out, bases, threads),
+        }
+        Ok(())
+    }
+
+    fn bind(&self, inputs: &mut [Buffer]) -> Result<Bound, Error> {
+        let plan = &self.plan;
+        if inputs.len() != self.structure.inputs.len() {
+            return Err(Error::Value("program: the binding does not fit its structure".into()));
+        }
+        let arena = if plan.arena > 0 { Some(self.pool.take(plan.arena)?) } else { None };
+        let scratch = if self.scratch > 0 { Some(self.pool.take(self.scratch)?) } else { None };
+        let mut bound = Bound { ptrs: SmallVec::new(), blocks: SmallVec::new(), arena, scratch };
+        for storage in &plan.storages {
+            let mut block = None;
+            let donated = storage.reuse.and_then(|i| {
+                let memory = Arc::get_mut(&mut inputs[i as usize])?;
+                let memory = memory.as_any_mut().downcast_mut::<CpuMemory>()?;
+                match memory {
+                    CpuMemory::Owned(block) => Some(block.ptr()),
+                    CpuMemory::Kept(_) => None,
+                }
+            });
+            let ptr = match (donated, storage.place) {
+                (Some(ptr), _) => ptr,
+                (None, Place::Input(i)) => {
+                    let bytes = cpu_memory(&inputs[i as usize])?.as_slice();
+                    if bytes.len() != storage.bytes {
+                        return Err(Error::Value(format!(
+                            "program: input {i} has {} bytes, expected {}",
+                            bytes.len(),
+                            storage.bytes
+                        )));
+                    }
+                    bytes.as_ptr() as *mut u8
+                }
+                (None, Place::Arena(offset)) => {
+                    bound.arena.as_ref().map_or(std::ptr::null_mut(), |a| a.ptr().wrapping_add(offset))
+                }
+                (None, Place::Out) => block.insert(self.pool.take(storage.bytes)?).ptr(),
+            };
+            bound.ptrs.push(ptr);
+            bound.blocks.push(block);
+        }
+        Ok(bound)
+    }
+}
+
+/// The memory of one run.
+struct Bound {
+    /// One pointer per storage.
+    ptrs: SmallVec<[*mut u8; 16]>,
+    /// The fresh buffers of live-outs.
+    blocks: SmallVec<[Option<Block>; 16]>,
+    arena: Option<Block>,
+    scratch: Option<Block>,
+}
+
+impl Plan for CpuPlan {
+    fn run(&self, inputs: &mut Vec<Buffer>, slots: &[Slot]) -> Result<Vec<Buffer>, PlanError> {
+        let mut bound = self.bind(inputs).map_err(|error| PlanError { instr: None, error })?;
+        let scratch = bound.scratch.as_ref().map_or(std::ptr::null_mut(), |s| s.ptr());
+        let bases = Bases { ptrs: &bound.ptrs, slots };
+        for (i, step) in self.plan.steps.iter().enumerate() {
+            self.step(i, bases, scratch)
+                .map_err(|error| PlanError { instr: Some(step.instr), error })?;
+        }
+        let mut outs: Vec<Buffer> = Vec::with_capacity(self.plan.outs.len());
+        for (k, &storage) in self.plan.outs.iter().enumerate() {
+            let at = storage as usize;
+            let made = match bound.blocks[at].take() {
+                Some(block) => Arc::new(CpuMemory::Owned(block)),
+                None => match (self.plan.storages[at].place, self.plan.storages[at].reuse) {
+                    (Place::Input(i), _) => inputs[i as usize].clone(),
+                    (_, reuse) => match self.plan.outs[..k].iter().position(|&s| s == storage) {
+                        Some(earlier) => outs[earlier].clone(),
+                        None => inputs[reuse.unwrap_or(0) as usize].clone(),
+                    },
+                },
+            };
+            outs.push(made);
+        }
+        Ok(outs)
+    }
+
+    fn reserve(&self) -> usize {
+        self.reserve
+    }
+
+    fn text(&self) -> String {
+        self.plan.to_string()
+    }
+}

@@ -1,0 +1,317 @@
+//! Every backend against the reference: all samples, random programs, in-place updates and failures.
+
+use gt_compiler::CompileOptions;
+use gt_ir::host::{HostTensor, close, close_by_dtype, tolerance};
+use gt_ir::program::{Arg, Input, Instr};
+use gt_ir::sample::{self, RandomProgram, SampleArg};
+use gt_ir::{Binary, DType, Op, ReduceKind, Scalar, ScatterMode, Slot, Structure, Ty, View};
+use gt_worker::backend::{Backend, Buffer, HostBytes, PlanError};
+use gt_worker::backends::cpu::CpuBackend;
+use gt_worker::backends::open;
+use std::sync::Arc;
+
+fn upload(backend: &dyn Backend, t: &HostTensor) -> Buffer {
+    backend.upload(&t.ty, HostBytes::Owned(Arc::new(t.data.clone()))).unwrap()
+}
+
+/// Runs a structure and downloads what comes out.
+fn run(
+    backend: &dyn Backend,
+    structure: &Arc<Structure>,
+    inputs: &[HostTensor],
+    slots: &[Slot],
+) -> Result<Vec<HostTensor>, PlanError> {
+    let types = structure.check().unwrap();
+    let plan = backend.compile(structure, &types).unwrap();
+    let mut buffers: Vec<Buffer> = inputs.iter().map(|t| upload(backend, t)).collect();
+    let result = plan.run(&mut buffers, slots);
+    if result.is_err() {
+        for (buffer, t) in buffers.iter().zip(inputs) {
+            assert_eq!(*backend.download(buffer).unwrap(), t.data, "a failure changed an input");
+        }
+    }
+    let outs = result?;
+    Ok(outs
+        .iter()
+        .zip(&structure.outs)
+        .map(|(buffer, &v)| HostTensor {
+            ty: types[v as usize].clone(),
+            data: backend.download(buffer).unwrap().to_vec(),
+        })
+        .collect())
+}
+
+/// A structure of one instruction from a sample; numbers that must be slots are.
+fn one(op: &Op, args: &[SampleArg], dies: bool) -> (Arc<Structure>, Vec<HostTensor>, Vec<Slot>) {
+    let mut s = Structure::default();
+    let (mut inputs, mut slots) = (Vec::new(), Vec::new());
+    let mut list = gt_ir::program::Args::new();
+    for (i, arg) in args.iter().enumerate() {
+        list.push(match arg {
+            SampleArg::Val(v) => {
+                s.inputs.push(Input { ty: v.ty.clone(), dies });
+                inputs.push(v.clone());
+                Arg::Value(inputs.len() as u32 - 1)
+            }
+            SampleArg::Num(x) if !op.slot_arg(i) => Arg::Const(*x),
+            SampleArg::Num(x) => {
+                slots.push(Slot::Num(*x));
+                Arg::Slot(slots.len() as u32 - 1)
+            }
+            SampleArg::Data(bytes) => {
+                slots.push(Slot::Data(Arc::new(bytes.clone())));
+                Arg::Slot(slots.len() as u32 - 1)
+            }
+        });
+    }
+    s.outs = vec![inputs.len() as u32];
+    s.slots = slots.len() as u32;
+    s.instrs.push(Instr { op: op.clone(), args: list });
+    (Arc::new(s), inputs, slots)
+}
+
+#[test]
+fn every_sample_equals_the_reference() {
+    let backend = CpuBackend::new(Some(3));
+    let mut count = 0;
+    for s in sample::samples(7) {
+        let want = s.eval().unwrap();
+        for dies in [false, true] {
+            let (structure, inputs, slots) = one(&s.op, &s.args, dies);
+            let got = run(&backend, &structure, &inputs, &slots).unwrap();
+            if let Err(e) = close_by_dtype(&got[0], &want) {
+                panic!("{}: {e}", s.describe());
+            }
+        }
+        count += 1;
+    }
+    assert!(count > 200, "{count} samples");
+}
+
+fn programs(seeds: std::ops::Range<u64>, budget: usize, mut check: impl FnMut(u64, RandomProgram)) {
+    for seed in seeds {
+        check(seed, sample::random_program(seed, budget));
+    }
+}
+
+#[test]
+fn random_programs_equal_the_reference() {
+    let backend = CpuBackend::new(Some(3));
+    programs(0..300, 24, |seed, p| {
+        let structure = Arc::new(p.structure.clone());
+        let want = gt_ir::reference::run(&structure, &p.inputs, &p.slots).unwrap();
+        let got = run(&backend, &structure, &p.inputs, &p.slots)
+            .unwrap_or_else(|e| panic!("program {seed}: {e:?}\n{structure:#?}"));
+        for (k, (g, w)) in got.iter().zip(&want).enumerate() {
+            let (rtol, atol) = tolerance(g.ty.dtype);
+            if let Err(e) = close(g, w, 2.0 * rtol, 2.0 * atol) {
+                let types = structure.check().unwrap();
+                let plan = backend.compile(&structure, &types).unwrap();
+                panic!("program {seed}, live-out {k}: {e}\n{}\n{structure:#?}", plan.text());
+            }
+        }
+    });
+}
+
+/// Bit for bit, live-out by live-out.
+fn same_bits(seed: u64, what: &str, a: &[HostTensor], b: &[HostTensor]) {
+    for (k, (a, b)) in a.iter().zip(b).enumerate() {
+        assert_eq!(a.data, b.data, "program {seed}, live-out {k}: {what}");
+    }
+}
+
+#[test]
+fn fusion_and_threads_never_change_a_bit() {
+    let fused = CpuBackend::new(Some(1));
+    let threads = CpuBackend::new(Some(3));
+    let unfused = CpuBackend::with_options(Some(1), CompileOptions { fuse: false });
+    programs(1000..1200, 40, |seed, p| {
+        let structure = Arc::new(p.structure.clone());
+        let a = run(&fused, &structure, &p.inputs, &p.slots).unwrap();
+        let b = run(&unfused, &structure, &p.inputs, &p.slots).unwrap();
+        same_bits(seed, "fused and unfused", &a, &b);
+        let c = run(&threads, &structure, &p.inputs, &p.slots).unwrap();
+        same_bits(seed, "1 thread and 3", &a, &c);
+    });
+}
+
+/// A program with its instructions written as (op, operands).
+fn structure(
+    inputs: &[(Ty, bool)],
+    instrs: Vec<(Op, Vec<Arg>)>,
+    outs: Vec<u32>,
+    slots: u32,
+) -> Arc<Structure> {
+    Arc::new(Structure {
+        inputs: inputs.iter().map(|(ty, dies)| Input { ty: ty.clone(), dies: *dies }).collect(),
+        instrs: instrs.into_iter().map(|(op, args)| Instr { op, args: args.into() }).collect(),
+        outs,
+        slots,
+    })
+}
+
+fn ramp(dtype: DType, shape: &[usize]) -> HostTensor {
+    let n: usize = shape.iter().product();
+    let values: Vec<f64> = (0..n).map(|i| ((i * 37 % 101) as f64 - 50.0) / 8.0).collect();
+    HostTensor::from_f64s(dtype, shape, &values)
+}
+
+#[test]
+fn large_tensors_give_the_same_bits_on_any_number_of_threads() {
+    let f32s = |shape: &[usize]| Ty::new(DType::F32, shape);
+    let v = Arg::Value;
+    for (rows, cols) in [(700, 900), (3, 200_000), (200_000, 3), (1, 600_001), (4000, 130)] {
+        let x = ramp(DType::F32, &[rows, cols]);
+        let sum = |dims: &[usize]| Op::Reduce { kind: ReduceKind::Sum, dims: dims.into(), keepdim: false };
+        let s = structure(
+            &[(f32s(&[rows, cols]), false)],
+            vec![
+                (Op::Unary(gt_ir::Unary::Exp), vec![v(0)]),
+                (Op::Binary(Binary::Mul), vec![v(1), v(0)]),
+                (sum(&[0]), vec![v(2)]),
+                (sum(&[1]), vec![v(2)]),
+                (sum(&[0, 1]), vec![v(2)]),
+                (Op::Softmax { dim: 0 }, vec![v(0)]),
+                (Op::Softmax { dim: 1 }, vec![v(0)]),
+                (Op::View(View::Permute([1, 0].as_slice().into())), vec![v(2)]),
+            ],
+            vec![2, 3, 4, 5, 6, 7, 8],
+            0,
+        );
+        let one = run(&CpuBackend::new(Some(1)), &s, std::slice::from_ref(&x), &[]).unwrap();
+        let many = run(&CpuBackend::new(Some(3)), &s, std::slice::from_ref(&x), &[]).unwrap();
+        same_bits(rows as u64, "1 thread and 3", &one, &many);
+        let exact: f64 = x.to_f64s().iter().map(|x| x.exp() * x).sum();
+        let got = one[3].to_f64s()[0];
+        assert!((got - exact).abs() <= 1e-5 * exact.abs(), "{got} and {exact}");
+        let flipped = &one[6];
+        assert_eq!(flipped.get(rows), one[0].get(1));
+    }
+    for (m, k, n, batch) in
+        [(512, 512, 512, 1), (1, 3000, 700, 1), (700, 3000, 1, 1), (37, 41, 1000, 3), (300, 2, 300, 1)]
+    {
+        let (a, b) = (ramp(DType::F32, &[batch, m, k]), ramp(DType::F32, &[batch, n, k]));
+        let s = structure(
+            &[(a.ty.clone(), false), (b.ty.clone(), false)],
+            vec![(Op::Matmul { ta: false, tb: true }, vec![v(0), v(1)])],
+            vec![2],
+            0,
+        );
+        let inputs = [a, b];
+        let one = run(&CpuBackend::new(Some(1)), &s, &inputs, &[]).unwrap();
+        for threads in [2, 3, 5] {
+            let many = run(&CpuBackend::new(Some(threads)), &s, &inputs, &[]).unwrap();
+            same_bits(m as u64, "matmul on threads", &one, &many);
+        }
+    }
+}
+
+#[test]
+fn a_dying_buffer_is_written_in_place_and_a_shared_one_is_not() {
+    let backend = CpuBackend::new(Some(1));
+    let base = ramp(DType::F32, &[1000, 64]);
+    let row = HostTensor::from_f64s(DType::F32, [1, 64], &[9.5; 64]);
+    let path = vec![View::Slice { dim: 0, len: 1, step: 1 }];
+    let s = structure(
+        &[(base.ty.clone(), true), (row.ty.clone(), false)],
+        vec![(Op::Put { path }, vec![Arg::Value(0), Arg::Value(1), Arg::Slot(0)])],
+        vec![2],
+        1,
+    );
+    let plan = backend.compile(&s, &s.check().unwrap()).unwrap();
+    let slots = [Slot::Num(Scalar::Int(7))];
+    let (before, row) = (upload(&backend, &base), upload(&backend, &row));
+    let used = backend.memory_in_use().0;
+    let at = Arc::as_ptr(&before) as *const u8 as usize;
+    let mut inputs = vec![before, row];
+    let out = plan.run(&mut inputs, &slots).unwrap().remove(0);
+    assert_eq!(Arc::as_ptr(&out) as *const u8 as usize, at, "written in place");
+    drop(inputs.remove(0));
+    assert_eq!(backend.memory_in_use().0, used, "no second buffer");
+    let after = HostTensor { ty: base.ty.clone(), data: backend.download(&out).unwrap().to_vec() };
+    assert_eq!(after.get(7 * 64 + 3), Scalar::Float(9.5));
+    assert_eq!(after.get(8 * 64), base.get(8 * 64));
+    // Someone else holds it: they must not see the write.
+    let kept = out.clone();
+    inputs.insert(0, out);
+    let second = plan.run(&mut inputs, &[Slot::Num(Scalar::Int(8))]).unwrap().remove(0);
+    assert_eq!(*backend.download(&kept).unwrap(), after.data);
+    assert_ne!(*backend.download(&second).unwrap(), after.data);
+}
+
+#[test]
+fn elementwise_results_take_over_dying_inputs() {
+    let backend = CpuBackend::new(Some(1));
+    let (p, g) = (ramp(DType::F32, &[3000]), ramp(DType::F32, &[3000]));
+    let s = structure(
+        &[(p.ty.clone(), true), (g.ty.clone(), true)],
+        vec![
+            (Op::Binary(Binary::Mul), vec![Arg::Value(1), Arg::Slot(0)]),
+            (Op::Binary(Binary::Sub), vec![Arg::Value(0), Arg::Value(2)]),
+        ],
+        vec![3],
+        1,
+    );
+    let slots = [Slot::Num(Scalar::Float(0.5))];
+    let want = gt_ir::reference::run(&s, &[p.clone(), g.clone()], &slots).unwrap();
+    let plan = backend.compile(&s, &s.check().unwrap()).unwrap();
+    let mut inputs = vec![upload(&backend, &p), upload(&backend, &g)];
+    let used = backend.memory_in_use().1;
+    let out = plan.run(&mut inputs, &slots).unwrap();
+    assert_eq!(backend.memory_in_use().1, used, "no memory beyond the inputs");
+    assert_eq!(*backend.download(&out[0]).unwrap(), want[0].data);
+}
+
+#[test]
+fn a_failure_names_the_instruction_and_leaves_the_inputs() {
+    for name in ["cpu", "reference"] {
+        let backend = open(name, Some(2)).unwrap();
+        let (base, src) = (ramp(DType::F32, &[5, 4]), ramp(DType::F32, &[2, 4]));
+        let index = HostTensor::from_i64s(DType::I64, [2], &[1, 9]);
+        let path = vec![View::Slice { dim: 0, len: 1, step: 1 }];
+        let s = structure(
+            &[(base.ty.clone(), true), (index.ty.clone(), false), (src.ty.clone(), true)],
+            vec![
+                (Op::Put { path }, vec![Arg::Value(0), Arg::Const(Scalar::Float(1.0)), Arg::Slot(0)]),
+                (
+                    Op::TakePut { dim: 0, mode: ScatterMode::Add },
+                    vec![Arg::Value(3), Arg::Value(1), Arg::Value(2)],
+                ),
+            ],
+            vec![4],
+            1,
+        );
+        let slots = [Slot::Num(Scalar::Int(0))];
+        let inputs = [base.clone(), index, src];
+        let error = run(&*backend, &s, &inputs, &slots).unwrap_err();
+        assert_eq!(error.instr, Some(1), "{name}");
+        assert_eq!(error.error.to_string(), "TAKEPUT: index 9 is out of bounds for dimension 0 with size 5");
+        let good = [base, HostTensor::from_i64s(DType::I64, [2], &[1, -5]), inputs[2].clone()];
+        run(&*backend, &s, &good, &slots).unwrap();
+
+        let (a, b) = (
+            HostTensor::from_i64s(DType::I32, [3], &[7, 8, 9]),
+            HostTensor::from_i64s(DType::I32, [3], &[2, 0, 1]),
+        );
+        let s = structure(
+            &[(a.ty.clone(), true), (b.ty.clone(), true)],
+            vec![
+                (Op::Binary(Binary::Add), vec![Arg::Value(0), Arg::Value(0)]),
+                (Op::Binary(Binary::Rem), vec![Arg::Value(2), Arg::Value(1)]),
+            ],
+            vec![3],
+            0,
+        );
+        let error = run(&*backend, &s, &[a, b], &[]).unwrap_err();
+        assert_eq!(error.instr, Some(1), "{name}");
+        assert!(error.error.to_string().contains("ZeroDivisionError"), "{}", error.error);
+    }
+}
+
+#[test]
+fn unknown_backends_are_refused_by_name() {
+    let error = open("tpu", None).err().unwrap().to_string();
+    assert!(error.contains("tpu") && error.contains("reference"), "{error}");
+    assert_eq!(open("numpy", None).unwrap().name(), "reference");
+    assert_eq!(open("pytorch", Some(1)).unwrap().threads(), 1);
+}

@@ -1,0 +1,265 @@
+"""GT: many GPUs as one PyTorch-like device, shared by many people.
+
+Any operation starts what is needed inside this process; `gt.connect("host:port")` uses a server instead.
+"""
+
+import atexit as _atexit
+
+from gt import _gt
+from gt._gt import (
+    OutOfMemoryError,
+    Session,
+    Tensor,
+    arange,
+    as_tensor,
+    bernoulli,
+    bfloat16,
+    bool,
+    broadcast_tensors,
+    cat,
+    connect,
+    cosine_similarity,
+    current_session,
+    device,
+    disconnect,
+    dtype,
+    einsum,
+    empty,
+    empty_like,
+    eye,
+    float16,
+    float32,
+    float64,
+    from_numpy,
+    frombuffer,
+    full,
+    full_like,
+    get_rng_state,
+    gpu_workers,
+    hstack,
+    int8,
+    int16,
+    int32,
+    int64,
+    is_grad_enabled,
+    is_inference_mode_enabled,
+    is_tensor,
+    linspace,
+    manual_seed,
+    multinomial,
+    ones,
+    ones_like,
+    open_session,
+    pow,
+    promote_types,
+    rand,
+    rand_like,
+    randint,
+    randn,
+    randn_like,
+    randperm,
+    result_type,
+    set_printoptions,
+    set_rng_state,
+    stack,
+    synchronize,
+    tensor,
+    tensordot,
+    uint8,
+    vstack,
+    where,
+    zeros,
+    zeros_like,
+)
+from gt._size import Size
+from gt.autograd.grad_mode import enable_grad, inference_mode, no_grad, set_grad_enabled
+
+__version__ = _gt.__version__
+
+# Types under their other names.
+float = float32
+double = float64
+half = float16
+short = int16
+int = int32
+long = int64
+
+# Numbers.
+from math import e, inf, nan, pi  # noqa: E402
+
+# Methods as functions: `gt.exp(x)` is `x.exp()`.
+abs = absolute = Tensor.abs
+add = Tensor.add
+addcdiv = Tensor.addcdiv
+addcmul = Tensor.addcmul
+addmm = Tensor.addmm
+all = Tensor.all
+allclose = Tensor.allclose
+amax = Tensor.amax
+amin = Tensor.amin
+any = Tensor.any
+argmax = Tensor.argmax
+argmin = Tensor.argmin
+baddbmm = Tensor.baddbmm
+bitwise_and = Tensor.bitwise_and
+bitwise_not = Tensor.bitwise_not
+bitwise_or = Tensor.bitwise_or
+bitwise_xor = Tensor.bitwise_xor
+bmm = Tensor.bmm
+broadcast_to = Tensor.broadcast_to
+ceil = Tensor.ceil
+chunk = Tensor.chunk
+clamp = Tensor.clamp
+clip = Tensor.clip
+clone = Tensor.clone
+cos = Tensor.cos
+cosh = Tensor.cosh
+count_nonzero = Tensor.count_nonzero
+cumprod = Tensor.cumprod
+cumsum = Tensor.cumsum
+detach = Tensor.detach
+diagonal = Tensor.diagonal
+div = divide = Tensor.div
+dot = Tensor.dot
+eq = Tensor.eq
+equal = Tensor.equal
+erf = Tensor.erf
+exp = Tensor.exp
+exp2 = Tensor.exp2
+expm1 = Tensor.expm1
+flatten = Tensor.flatten
+flip = Tensor.flip
+fliplr = Tensor.fliplr
+flipud = Tensor.flipud
+floor = Tensor.floor
+floor_divide = Tensor.floor_divide
+fmod = Tensor.fmod
+frac = Tensor.frac
+gather = Tensor.gather
+ge = greater_equal = Tensor.ge
+gelu = Tensor.gelu
+gt = greater = Tensor.gt
+index_add = Tensor.index_add
+index_copy = Tensor.index_copy
+index_fill = Tensor.index_fill
+index_select = Tensor.index_select
+isclose = Tensor.isclose
+isfinite = Tensor.isfinite
+isinf = Tensor.isinf
+isnan = Tensor.isnan
+is_floating_point = Tensor.is_floating_point
+le = less_equal = Tensor.le
+lerp = Tensor.lerp
+log = Tensor.log
+log10 = Tensor.log10
+log1p = Tensor.log1p
+log2 = Tensor.log2
+log_softmax = Tensor.log_softmax
+logical_and = Tensor.logical_and
+logical_not = Tensor.logical_not
+logical_or = Tensor.logical_or
+logical_xor = Tensor.logical_xor
+logsumexp = Tensor.logsumexp
+lt = less = Tensor.lt
+masked_fill = Tensor.masked_fill
+masked_scatter = Tensor.masked_scatter
+masked_select = Tensor.masked_select
+matmul = Tensor.matmul
+max = Tensor.max
+maximum = Tensor.maximum
+mean = Tensor.mean
+min = Tensor.min
+minimum = Tensor.minimum
+mm = Tensor.mm
+moveaxis = movedim = Tensor.movedim
+mul = multiply = Tensor.mul
+mv = Tensor.mv
+nan_to_num = Tensor.nan_to_num
+narrow = Tensor.narrow
+ne = not_equal = Tensor.ne
+neg = negative = Tensor.neg
+nonzero = Tensor.nonzero
+norm = Tensor.norm
+numel = Tensor.numel
+outer = Tensor.outer
+permute = Tensor.permute
+prod = Tensor.prod
+ravel = Tensor.ravel
+reciprocal = Tensor.reciprocal
+relu = Tensor.relu
+remainder = Tensor.remainder
+repeat_interleave = Tensor.repeat_interleave
+reshape = Tensor.reshape
+roll = Tensor.roll
+round = Tensor.round
+rsqrt = Tensor.rsqrt
+scatter = Tensor.scatter
+scatter_add = Tensor.scatter_add
+select = Tensor.select
+sigmoid = Tensor.sigmoid
+sign = Tensor.sign
+silu = Tensor.silu
+sin = Tensor.sin
+sinh = Tensor.sinh
+softmax = Tensor.softmax
+split = Tensor.split
+sqrt = Tensor.sqrt
+square = Tensor.square
+squeeze = Tensor.squeeze
+std = Tensor.std
+sub = subtract = Tensor.sub
+sum = Tensor.sum
+swapaxes = swapdims = transpose = Tensor.transpose
+t = Tensor.t
+take = Tensor.take
+take_along_dim = Tensor.take_along_dim
+tan = Tensor.tan
+tanh = Tensor.tanh
+tile = Tensor.tile
+tril = Tensor.tril
+triu = Tensor.triu
+trunc = Tensor.trunc
+unbind = Tensor.unbind
+unflatten = Tensor.unflatten
+unsqueeze = Tensor.unsqueeze
+var = Tensor.var
+xlogy = Tensor.xlogy
+
+concat = concatenate = cat
+newaxis = None
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gt import autograd, client, cuda, debug, nn, optim
+
+_LAZY = {"autograd", "client", "cuda", "debug", "nn", "optim"}
+
+
+def __getattr__(name):
+    if name in _LAZY:
+        from importlib import import_module
+
+        return import_module(f"gt.{name}")
+    raise AttributeError(f"module 'gt' has no attribute '{name}'")
+
+
+def get_default_dtype():
+    """The type of floating-point tensors made without one."""
+    return float32
+
+
+def _at_exit():
+    """Ends the sessions. A failure nobody has looked at is shown, and the process does not end well."""
+    failures = _gt._finish()
+    if failures:
+        import os
+        import sys
+
+        sys.stdout.flush()
+        for failure in failures:
+            print(f"gt: an operation failed and nobody looked at its result:\n{failure}", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(1)
+
+
+_atexit.register(_at_exit)

@@ -1,0 +1,3 @@
+"""`gt.nn` under its older name."""
+
+from gt.nn import *  # noqa: F403

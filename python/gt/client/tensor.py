@@ -1,0 +1,3 @@
+"""Tensors under their older name: `from gt.client.tensor import randn, from_numpy, zeros`."""
+
+from gt import *  # noqa: F403

@@ -1,0 +1,118 @@
+"""Optimizers: one step is one call into the core, for all parameters."""
+
+from gt._gt import _adam_step, _AdamState, _sgd_step
+from gt.optim.optimizer import Optimizer
+
+__all__ = ["SGD", "Adam", "AdamW", "Optimizer"]
+
+
+def _check(name, value):
+    if not 0.0 <= value:
+        raise ValueError(f"Invalid {name}: {value}")
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent, with momentum."""
+
+    def __init__(
+        self, params, lr=1e-3, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False, *, maximize=False
+    ):
+        _check("learning rate", lr)
+        _check("momentum value", momentum)
+        _check("weight_decay value", weight_decay)
+        if nesterov and (momentum <= 0 or dampening != 0):
+            raise ValueError("Nesterov momentum requires a momentum and zero dampening")
+        settings = {
+            "lr": lr,
+            "momentum": momentum,
+            "dampening": dampening,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+            "maximize": maximize,
+        }
+        super().__init__(params, settings)
+
+    def _step(self, group):
+        params = group["params"]
+        momentum = group["momentum"]
+        buffers = self._states(group, lambda state: state.get("momentum_buffer")) if momentum else []
+        _sgd_step(
+            params,
+            buffers,
+            group["lr"],
+            momentum,
+            group["dampening"],
+            group["weight_decay"],
+            group["nesterov"],
+            group["maximize"],
+        )
+        for p, buffer in zip(params, buffers):
+            if buffer is not None:
+                self.state.setdefault(p, {})["momentum_buffer"] = buffer
+
+
+class Adam(Optimizer):
+    """Adam."""
+
+    _decoupled = False
+
+    def __init__(
+        self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, amsgrad=False, *, maximize=False
+    ):
+        _check("learning rate", lr)
+        _check("epsilon value", eps)
+        _check("weight_decay value", weight_decay)
+        for i, beta in enumerate(betas):
+            if not 0.0 <= beta < 1.0:
+                raise ValueError(f"Invalid beta parameter at index {i}: {beta}")
+        settings = {
+            "lr": lr,
+            "betas": tuple(betas),
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "amsgrad": amsgrad,
+            "maximize": maximize,
+        }
+        super().__init__(params, settings)
+
+    def _step(self, group):
+        params = group["params"]
+        states = self._states(group, _to_core)
+        _adam_step(
+            params,
+            states,
+            group["lr"],
+            group["betas"],
+            group["eps"],
+            group["weight_decay"],
+            self._decoupled,
+            group["amsgrad"],
+            group["maximize"],
+        )
+        for p, state in zip(params, states):
+            if state is not None:
+                self.state[p] = _from_core(state)
+
+
+class AdamW(Adam):
+    """Adam with decay of the weights apart from the gradient."""
+
+    _decoupled = True
+
+    def __init__(
+        self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, amsgrad=False, *, maximize=False
+    ):
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)
+
+
+def _to_core(state):
+    if not state:
+        return None
+    return _AdamState(state["step"], state["exp_avg"], state["exp_avg_sq"], state.get("max_exp_avg_sq"))
+
+
+def _from_core(state):
+    out = {"step": state.step, "exp_avg": state.exp_avg, "exp_avg_sq": state.exp_avg_sq}
+    if state.max_exp_avg_sq is not None:
+        out["max_exp_avg_sq"] = state.max_exp_avg_sq
+    return out

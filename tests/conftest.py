@@ -1,0 +1,123 @@
+"""The suite runs unchanged in-process, over a unix socket with one worker, and over TCP with four.
+
+Choose with GT_TEST_TRANSPORT=inproc|unix|tcp4. Tests marked `local_only` start systems of their own.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+import pytest
+
+import gt
+
+TRANSPORT = os.environ.get("GT_TEST_TRANSPORT", "inproc")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "local_only: starts systems of its own; not for other transports")
+
+
+class System:
+    """A server and its workers, as processes."""
+
+    def __init__(self, workers, unix=None, server_args=()):
+        self.processes = []
+        args = ["-p", "0", *server_args] + (["--unix", unix] if unix else [])
+        server = self._start("gt.server", args, stdout=subprocess.PIPE)
+        self.port = self._port(server)
+        self.address = f"unix:{unix}" if unix else f"localhost:{self.port}"
+        for i in range(workers):
+            self.add_worker(f"w{i}")
+
+    def add_worker(self, name, *args):
+        return self._start("gt.worker", ["--host", "localhost", "-p", str(self.port), "--name", name, *args])
+
+    def _start(self, module, args, **options):
+        env = {k: v for k, v in os.environ.items() if k not in ("GT_SERVER",)}
+        command = [sys.executable, "-m", module, *args]
+        process = subprocess.Popen(command, env=env, text=True, **options)
+        self.processes.append(process)
+        return process
+
+    def _port(self, server):
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            line = server.stdout.readline()
+            found = re.search(r":(\d+)\b", line)
+            if found:
+                return int(found.group(1))
+            if not line and server.poll() is not None:
+                break
+        raise RuntimeError("the server did not say where it listens")
+
+    def stop(self):
+        for process in reversed(self.processes):
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+        for process in self.processes:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def system():
+    """The system that the suite runs on."""
+    if TRANSPORT == "inproc":
+        yield None
+        return
+    if TRANSPORT not in ("unix", "tcp4"):
+        raise RuntimeError(f"GT_TEST_TRANSPORT: expected inproc, unix or tcp4, got {TRANSPORT!r}")
+    folder = tempfile.mkdtemp(prefix="gt-test-")
+    unix = os.path.join(folder, "gt.sock") if TRANSPORT == "unix" else None
+    system = System(workers=1 if unix else 4, unix=unix)
+    gt.connect(system.address)
+    yield system
+    gt.disconnect()
+    system.stop()
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    np.random.seed(0)
+    gt.manual_seed(0)
+
+
+@pytest.fixture
+def run_python(tmp_path):
+    """Runs a script in a process of its own, which must end within a limit."""
+
+    def run(script, timeout=60, check=True, env=None):
+        path = tmp_path / "script.py"
+        path.write_text(script)
+        environment = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(gt.__file__)), **(env or {})}
+        environment.pop("GT_SERVER", None)
+        done = subprocess.run(
+            [sys.executable, str(path)], capture_output=True, text=True, timeout=timeout, env=environment
+        )
+        if check:
+            assert done.returncode == 0, done.stderr + done.stdout
+        return done
+
+    return run
+
+
+@pytest.fixture
+def start_system():
+    """Starts a server and workers; they are stopped at the end of the test."""
+    systems = []
+
+    def start(*args, **kwargs):
+        systems.append(System(*args, **kwargs))
+        return systems[-1]
+
+    yield start
+    for system in systems:
+        system.stop()

@@ -1,0 +1,78 @@
+"""What tests share: PyTorch where it can be imported, comparison, inputs."""
+
+import importlib.util
+
+import numpy as np
+
+import gt
+
+if importlib.util.find_spec("torch"):
+    import torch
+else:
+    torch = None
+
+FLOATS = ["float16", "bfloat16", "float32", "float64"]
+INTS = ["uint8", "int8", "int16", "int32", "int64"]
+DTYPES = ["bool", *INTS, *FLOATS]
+# (relative, absolute): a result is rounded once per instruction, of which a function may have a few.
+TOLERANCE = {"float16": (4e-3, 2e-3), "bfloat16": (3e-2, 1e-2), "float32": (2e-5, 1e-5), "float64": (1e-9, 1e-9)}
+
+
+def values(t):
+    """Elements of a tensor of either library, as a NumPy array wide enough to compare."""
+    if not isinstance(t, gt.Tensor):
+        if torch is not None and isinstance(t, torch.Tensor):
+            t = t.detach()
+            return (t.double() if t.is_floating_point() else t).numpy()
+        return np.asarray(t)
+    t = t.detach()
+    return (t.double() if t.is_floating_point() else t).numpy()
+
+
+def name(dtype):
+    return str(dtype).split(".")[-1]
+
+
+def check(mine, right, tolerance=None, dtype=True):
+    """Asserts that a result equals the right one: type, shape and elements. Tuples are compared item by item."""
+    if isinstance(right, (tuple, list)):
+        assert len(mine) == len(right)
+        for m, r in zip(mine, right):
+            check(m, r, tolerance, dtype)
+        return
+    if not hasattr(right, "dtype"):
+        assert mine == right or (mine != mine and right != right), (mine, right)
+        return
+    assert tuple(mine.shape) == tuple(right.shape), (mine.shape, right.shape)
+    if dtype:
+        assert name(mine.dtype) == name(right.dtype), (mine.dtype, right.dtype)
+    rtol, atol = tolerance or TOLERANCE.get(name(mine.dtype), (0, 0))
+    np.testing.assert_allclose(values(mine), values(right), rtol=rtol, atol=atol)
+
+
+def draw(shape, dtype, low=-3.0, high=3.0, seed=0):
+    """Inputs as a NumPy array; of a type NumPy lacks, values that survive it."""
+    rng = np.random.default_rng(seed + sum(shape) + len(dtype))
+    if dtype == "bool":
+        return rng.random(shape) < 0.5
+    if dtype in INTS:
+        low = max(low, 0) if dtype == "uint8" else low
+        return rng.integers(int(low), max(int(high), int(low) + 1), shape, endpoint=True).astype(dtype)
+    array = rng.uniform(low, high, shape)
+    if dtype == "bfloat16":
+        bits = array.astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000)
+        return bits.view(np.float32)
+    return array.astype(dtype)
+
+
+def ours(array, dtype=None, grad=False):
+    t = gt.tensor(array, dtype=dtype)
+    return t.requires_grad_() if grad else t
+
+
+def theirs(array, dtype=None, grad=False):
+    t = torch.tensor(array, dtype=None if dtype is None else getattr(torch, dtype))
+    return t.requires_grad_() if grad else t
+
+
+needs_torch = __import__("pytest").mark.skipif(torch is None, reason="PyTorch is not installed")
