@@ -250,10 +250,12 @@ def get_default_dtype():
 
 def _at_exit():
     """Ends the sessions. A failure nobody has looked at is shown, and the process does not end well."""
-    failures = _gt._finish()
+    import sys
+
+    interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt
+    failures = _gt._finish(not interrupted)
     if failures:
         import os
-        import sys
 
         sys.stdout.flush()
         for failure in failures:

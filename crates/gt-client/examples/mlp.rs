@@ -38,7 +38,8 @@ fn moons(n: usize) -> Result<(Tensor, Tensor)> {
     Ok((points.add(&noise)?, class))
 }
 
-fn train() -> Result<()> {
+/// Trains for some steps; gives the share of new points that are told apart.
+pub fn train(steps: usize) -> Result<f64> {
     let layers = [Linear::new(2, 32)?, Linear::new(32, 32)?, Linear::new(32, 2)?];
     let forward = |x: &Tensor| -> Result<Tensor> {
         let h = layers[0].forward(x)?.relu()?;
@@ -49,7 +50,7 @@ fn train() -> Result<()> {
     let mut buffers = vec![None; params.len()];
     let options =
         Sgd { lr: 0.1, momentum: 0.9, dampening: 0.0, weight_decay: 0.0, nesterov: false, maximize: false };
-    for step in 1..=200 {
+    for step in 1..=steps {
         let (x, class) = moons(64)?;
         let loss = forward(&x)?.cross_entropy(&class)?;
         loss.backward()?;
@@ -66,7 +67,7 @@ fn train() -> Result<()> {
     let guess = gt_client::ops::reduce::argmax(&forward(&x)?, Some(1), false)?;
     let hits = guess.eq(&class)?.sum()?.item()?.as_i64();
     println!("{hits} of 512 new points are right");
-    Ok(())
+    Ok(hits as f64 / 512.0)
 }
 
 fn main() -> Result<()> {
@@ -74,6 +75,6 @@ fn main() -> Result<()> {
     let session = remote::connect(&address, std::env::var("GT_TOKEN").ok(), Settings::from_env())?;
     session.seed(1);
     current::enter(session.clone());
-    train()?;
+    train(200)?;
     session.finish()
 }

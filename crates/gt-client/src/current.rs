@@ -116,19 +116,20 @@ pub fn current_session() -> Result<Arc<Session>> {
 
 fn start_default() -> Result<Arc<Session>> {
     let mut default = DEFAULT.lock();
-    if let Some(session) = default.as_ref() {
-        if session.generation == generation() && !session.is_closed() {
-            return Ok(session.clone());
-        }
+    if let Some(session) = default.as_ref()
+        && session.generation == generation()
+        && !session.is_closed()
+    {
+        return Ok(session.clone());
     }
     let start = START.get().ok_or_else(|| {
         Error::Connection("no session: connect to a server first (gt.connect(\"host:port\"))".into())
     })?;
     let session = start()?;
-    if let Some(old) = default.replace(session.clone()) {
-        if old.generation != generation() {
-            std::mem::forget(old);
-        }
+    if let Some(old) = default.replace(session.clone())
+        && old.generation != generation()
+    {
+        std::mem::forget(old);
     }
     DEFAULT_STAMP.fetch_add(1, Ordering::SeqCst);
     Ok(session)

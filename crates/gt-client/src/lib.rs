@@ -3,6 +3,7 @@
 pub mod autograd;
 pub mod cell;
 pub mod current;
+pub mod hostmem;
 pub mod ops;
 pub mod remote;
 pub mod session;

@@ -1,13 +1,14 @@
 //! A link to a server: messages over a socket, tensor bytes straight to and from the workers (C11).
 
 use crate::session::{Link, OnMsg, Session, Settings};
-use gt_ir::{Error, Result, TensorId};
+use gt_ir::{Error, Result, TensorId, Ty};
 use gt_net::addr::Addr;
 use gt_net::bulk::BulkClient;
 use gt_net::handshake::Role;
 use gt_net::intern::{Interner, decode, encode_client};
-use gt_net::msg::{Bytes, ClientMsg, Failure, INLINE_BYTES, Payload, SessionMsg, SessionWelcome, Value};
+use gt_net::msg::{ClientMsg, Failure, Payload, SessionMsg, SessionWelcome, Value};
 use gt_net::peer::{Event, HelloOptions, Peer};
+use gt_net::shm::Shm;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::mpsc::{Sender, channel};
@@ -26,7 +27,7 @@ struct Road {
     interner: Mutex<Interner>,
     bulk: Arc<BulkClient>,
     /// Bytes that wait for a grant.
-    uploads: Mutex<HashMap<TensorId, Bytes>>,
+    uploads: Mutex<HashMap<TensorId, Shm>>,
     on_msg: Mutex<OnMsg>,
     addr: Addr,
 }
@@ -94,9 +95,10 @@ impl Road {
         match msg {
             SessionMsg::Grant { tensor, at, ticket } => {
                 let _ = uploads.send(Box::new(move |road| {
-                    let Some(data) = road.uploads.lock().remove(&tensor) else { return };
-                    if road.bulk.put(&at, &ticket, &data).is_err() {
+                    let Some(shm) = road.uploads.lock().remove(&tensor) else { return };
+                    if let Err((_, shm)) = road.bulk.put_shm(&at, &ticket, shm) {
                         // No direct way: the server relays.
+                        let data = Arc::new(shm.as_slice().to_vec());
                         let _ = road.send(&ClientMsg::Relay { tensor, data });
                     }
                 }));
@@ -115,8 +117,9 @@ impl Road {
 
     fn download(&self, value: Value) {
         let Ok(Payload::Bulk { at, ticket }) = value.result else { return };
-        match self.bulk.get_vec(&at, &ticket) {
-            Ok(bytes) => {
+        let mut bytes = crate::hostmem::take(ticket.bytes as usize);
+        match self.bulk.get(&at, &ticket, &mut bytes) {
+            Ok(()) => {
                 let result = Ok(Payload::Inline(Arc::new(bytes)));
                 let values = vec![Value { req: value.req, result }];
                 (self.on_msg.lock())(SessionMsg::Update { completed: 0, values, failures: Vec::new() });
@@ -149,13 +152,16 @@ impl Road {
 
 impl Link for RemoteLink {
     fn send(&self, msg: ClientMsg) -> Result<()> {
-        match msg {
-            ClientMsg::Upload { tensor, ty, data: Some(data) } if data.len() > INLINE_BYTES => {
-                self.road.uploads.lock().insert(tensor, data);
-                self.road.send(&ClientMsg::Upload { tensor, ty, data: None })
-            }
-            other => self.road.send(&other),
-        }
+        self.road.send(&msg)
+    }
+
+    fn stage(&self, bytes: usize) -> Option<Shm> {
+        self.road.bulk.segment(bytes).ok()
+    }
+
+    fn upload_staged(&self, tensor: TensorId, ty: Ty, data: Shm) -> Result<()> {
+        self.road.uploads.lock().insert(tensor, data);
+        self.road.send(&ClientMsg::Upload { tensor, ty, data: None })
     }
 
     fn drive(&self, until: Instant, done: &mut dyn FnMut() -> bool) -> Option<bool> {

@@ -7,6 +7,7 @@ use gt_ir::{Arg, Error, Program, Result, Scalar, Slot, Structure, TensorId, Ty};
 use gt_net::msg::{
     Batch, Bytes, ClientMsg, Failure, Fetch, INLINE_BYTES, Payload, Run, SessionMsg, SessionWelcome, Stats,
 };
+use gt_net::shm::Shm;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -18,6 +19,14 @@ use std::time::{Duration, Instant};
 pub trait Link: Send + Sync {
     /// Sends without waiting.
     fn send(&self, msg: ClientMsg) -> Result<()>;
+    /// Memory from which an upload needs no further copy in this process, where the road has such.
+    fn stage(&self, _bytes: usize) -> Option<Shm> {
+        None
+    }
+    /// Sends a tensor's bytes from memory that `stage` gave.
+    fn upload_staged(&self, _tensor: TensorId, _ty: Ty, _data: Shm) -> Result<()> {
+        Err(Error::Runtime("upload: this link has no staging memory".into()))
+    }
     /// Waits until `done` by working the connection on this thread, which is the quickest way to an answer; false
     /// when `until` passed first. `None` where other threads bring the answers.
     fn drive(&self, _until: Instant, _done: &mut dyn FnMut() -> bool) -> Option<bool> {
@@ -296,11 +305,26 @@ impl Session {
         (s.held, Vec::new())
     }
 
-    /// Sends host bytes as a new tensor.
-    pub fn upload(self: &Arc<Session>, stream: &Arc<Stream>, ty: Ty, data: Bytes) -> Result<Value> {
+    /// Sends host bytes as a new tensor. They have been taken when this returns.
+    pub fn upload(self: &Arc<Session>, stream: &Arc<Stream>, ty: Ty, data: &[u8]) -> Result<Value> {
         let id = self.next_id();
-        let _order = self.outbox.lock();
-        self.link.send(ClientMsg::Upload { tensor: id, ty: ty.clone(), data: Some(data) })?;
+        match self.link.stage(data.len()) {
+            Some(mut shm) => {
+                gt_net::copy::copy(shm.as_mut_slice(), data);
+                let _order = self.outbox.lock();
+                self.link.upload_staged(id, ty.clone(), shm)?;
+            }
+            None => {
+                let mut bytes = crate::hostmem::take(data.len());
+                gt_net::copy::copy(&mut bytes, data);
+                let _order = self.outbox.lock();
+                self.link.send(ClientMsg::Upload {
+                    tensor: id,
+                    ty: ty.clone(),
+                    data: Some(Arc::new(bytes)),
+                })?;
+            }
+        }
         Ok(Arc::new(ValueInner { id, ty, stream: stream.clone(), pos: SETTLED }))
     }
 
@@ -678,14 +702,14 @@ impl ScalarTable {
         let mut k = 0;
         for instr in &mut structure.instrs {
             for i in 0..instr.args.len() {
-                if let Arg::Const(x) = instr.args[i] {
-                    if instr.op.may_become_slot(i) {
-                        if varies[k] {
-                            instr.args[i] = Arg::Slot(slots.len() as u32);
-                            slots.push(Slot::Num(x));
-                        }
-                        k += 1;
+                if let Arg::Const(x) = instr.args[i]
+                    && instr.op.may_become_slot(i)
+                {
+                    if varies[k] {
+                        instr.args[i] = Arg::Slot(slots.len() as u32);
+                        slots.push(Slot::Num(x));
                     }
+                    k += 1;
                 }
             }
         }

@@ -116,10 +116,10 @@ impl Stream {
         ty: Ty,
     ) -> Result<Value> {
         for arg in args {
-            if let RecordArg::Val(v) = arg {
-                if !Arc::ptr_eq(&v.stream, self) {
-                    v.stream.settle(v.pos)?;
-                }
+            if let RecordArg::Val(v) = arg
+                && !Arc::ptr_eq(&v.stream, self)
+            {
+                v.stream.settle(v.pos)?;
             }
         }
         let id = session.next_id();

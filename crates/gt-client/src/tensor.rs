@@ -74,10 +74,10 @@ impl Tensor {
         let ty = var.value.ty.clone();
         let out = var.edge.as_ref().map(|e| (e.node.clone(), var.value.clone()));
         let cell = Cell::new(var.value, var.edge);
-        if let Some((node, value)) = out {
-            if node.out.lock().as_ref().is_some_and(|saved| saved.version.is_none()) {
-                watch(&cell, &node, &value);
-            }
+        if let Some((node, value)) = out
+            && node.out.lock().as_ref().is_some_and(|saved| saved.version.is_none())
+        {
+            watch(&cell, &node, &value);
         }
         Tensor::make(cell, Vec::new(), ty, None)
     }
@@ -185,11 +185,11 @@ impl Tensor {
             Some((domain, depth)) if *depth == inner.path.len() => Some(domain.edge.lock().clone()),
             _ => None,
         };
-        if let Some(d) = fresh {
-            if let Some(value) = d.value.upgrade() {
-                let edge = own_edge.unwrap_or_else(|| d.edge.clone());
-                return Ok(Var { value, edge, owner: Some(inner.cell.clone()) });
-            }
+        if let Some(d) = fresh
+            && let Some(value) = d.value.upgrade()
+        {
+            let edge = own_edge.unwrap_or_else(|| d.edge.clone());
+            return Ok(Var { value, edge, owner: Some(inner.cell.clone()) });
         }
         // The value is gone or stale: record the path again. The history is kept if it is still that of the cell.
         let known_edge = fresh.map(|d| d.edge.clone());
@@ -310,6 +310,12 @@ impl Tensor {
         if let Operand::Val(v) = &new {
             if v.value.ty != inner.ty {
                 bail!(Runtime, "in-place write: expected {}, got {}", inner.ty, v.value.ty);
+            }
+            if v.value.stream.session_id != inner.cell.stream().session_id {
+                bail!(
+                    Runtime,
+                    "in-place write: the tensors belong to two different sessions: bring one over with                      gt.tensor(x.numpy())"
+                );
             }
         }
         if self.overlaps() {
@@ -653,10 +659,10 @@ impl std::fmt::Debug for Tensor {
 
 /// From now on the result that `node` saved must not be written through the storage that holds it.
 fn watch(cell: &Cell, node: &Node, value: &Value) {
-    if let Some(saved) = node.out.lock().as_mut() {
-        if Arc::ptr_eq(&saved.value, value) {
-            saved.version = Some((cell.version_handle(), cell.version()));
-        }
+    if let Some(saved) = node.out.lock().as_mut()
+        && Arc::ptr_eq(&saved.value, value)
+    {
+        saved.version = Some((cell.version_handle(), cell.version()));
     }
 }
 

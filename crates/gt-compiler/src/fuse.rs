@@ -3,10 +3,10 @@
 //! Open groups read only what has been written by earlier steps. That makes any two of one shape safe to merge, and
 //! a group is emitted at the latest when somebody reads one of its values in another way than element by element.
 
+use crate::CompileOptions;
 use crate::graph::{Graph, Ref, Use, WHOLE, What};
 use crate::map::Map;
 use crate::plan::*;
-use crate::CompileOptions;
 use gt_ir::{DType, Ints, Op, ReduceKind, Shape, Structure, Unary};
 use smallvec::SmallVec;
 
@@ -546,12 +546,14 @@ impl Schedule<'_> {
             let simple = match calc {
                 None | Some(Calc::Where | Calc::Cast) => true,
                 Some(Calc::Unary(op)) => {
-                    matches!(op, Unary::Neg | Unary::Abs | Unary::Sign | Unary::Sqrt | Unary::Relu | Unary::Not)
+                    matches!(
+                        op,
+                        Unary::Neg | Unary::Abs | Unary::Sign | Unary::Sqrt | Unary::Relu | Unary::Not
+                    )
                 }
-                Some(Calc::Binary(op)) => !matches!(
-                    op,
-                    gt_ir::Binary::Pow | gt_ir::Binary::Rem | gt_ir::Binary::FloorDiv
-                ),
+                Some(Calc::Binary(op)) => {
+                    !matches!(op, gt_ir::Binary::Pow | gt_ir::Binary::Rem | gt_ir::Binary::FloorDiv)
+                }
             };
             if !simple {
                 return false;
@@ -690,7 +692,8 @@ impl Schedule<'_> {
                 let out = self.writable(node.instr, val(0).node, &args[1..]);
                 self.at[n as usize] = At::Mem(out);
                 let base = node.ty.shape.clone();
-                return self.step(node.instr, Work::TakePut { dim: *dim, mode: *mode, base, index, src, out });
+                return self
+                    .step(node.instr, Work::TakePut { dim: *dim, mode: *mode, base, index, src, out });
             }
             Op::Full { .. }
             | Op::Arange { .. }

@@ -117,9 +117,7 @@ impl Map {
                 if run == 1 {
                     continue;
                 }
-                while d > 0
-                    && (from[d - 1] == 1 || self.strides[d - 1] == base * run as isize)
-                {
+                while d > 0 && (from[d - 1] == 1 || self.strides[d - 1] == base * run as isize) {
                     d -= 1;
                     run *= from[d];
                 }

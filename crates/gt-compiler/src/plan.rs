@@ -85,24 +85,84 @@ pub enum Work {
     /// Elementwise work, perhaps ending in a reduction.
     Kernel(Kernel),
     /// Copies a whole storage; nothing where both are one memory (`Storage::reuse`).
-    Copy { from: u32, to: u32 },
+    Copy {
+        from: u32,
+        to: u32,
+    },
     /// Fails unless every index lies in `-size..size` (`-size` only where `wrap`, otherwise from 0).
-    CheckIndex { index: Tensor, size: usize, wrap: bool },
+    CheckIndex {
+        index: Tensor,
+        size: usize,
+        wrap: bool,
+    },
     /// Fails if an integer divisor is zero.
-    CheckNonzero { divisor: Operand, dtype: DType },
+    CheckNonzero {
+        divisor: Operand,
+        dtype: DType,
+    },
     /// `a` and `b` have the maps of matrices: `batch` dimensions, then rows, then columns; so has `bias`.
     Matmul(Box<Matmul>),
-    Random { dist: Dist, dtype: DType, len: usize, key: Num, offset: Num, out: u32 },
-    Data { slot: u32, out: u32 },
-    Gather { dim: usize, x: Tensor, index: Tensor, out: u32 },
+    Random {
+        dist: Dist,
+        dtype: DType,
+        len: usize,
+        key: Num,
+        offset: Num,
+        out: u32,
+    },
+    Data {
+        slot: u32,
+        out: u32,
+    },
+    Gather {
+        dim: usize,
+        x: Tensor,
+        index: Tensor,
+        out: u32,
+    },
     /// Writes into `out`, which holds the base.
-    Scatter { dim: usize, mode: ScatterMode, base: Shape, index: Tensor, src: Operand, dtype: DType, out: u32 },
-    Take { dim: usize, x: Tensor, index: Tensor, out: u32 },
+    Scatter {
+        dim: usize,
+        mode: ScatterMode,
+        base: Shape,
+        index: Tensor,
+        src: Operand,
+        dtype: DType,
+        out: u32,
+    },
+    Take {
+        dim: usize,
+        x: Tensor,
+        index: Tensor,
+        out: u32,
+    },
     /// Writes into `out`, which holds the base.
-    TakePut { dim: usize, mode: ScatterMode, base: Shape, index: Tensor, src: Tensor, out: u32 },
-    ArgReduce { kind: ArgKind, dim: usize, x: Tensor, out: u32 },
-    Scan { kind: ScanKind, dim: usize, x: Tensor, out: u32 },
-    Softmax { log: bool, dim: usize, x: Tensor, out: u32 },
+    TakePut {
+        dim: usize,
+        mode: ScatterMode,
+        base: Shape,
+        index: Tensor,
+        src: Tensor,
+        out: u32,
+    },
+    ArgReduce {
+        kind: ArgKind,
+        dim: usize,
+        x: Tensor,
+        out: u32,
+    },
+    Scan {
+        kind: ScanKind,
+        dim: usize,
+        x: Tensor,
+        out: u32,
+    },
+    Softmax {
+        log: bool,
+        dim: usize,
+        x: Tensor,
+        out: u32,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -145,10 +205,17 @@ pub struct Load {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Source {
-    Mem { storage: u32, map: Map },
+    Mem {
+        storage: u32,
+        map: Map,
+    },
     Num(Num),
     /// `start + position * step`, the position given by the map.
-    Iota { start: Num, step: Num, map: Map },
+    Iota {
+        start: Num,
+        step: Num,
+        map: Map,
+    },
 }
 
 /// One instruction of a kernel. Its result is rounded to `dtype`.

@@ -7,6 +7,7 @@
 pub mod addr;
 pub mod bulk;
 mod connect;
+pub mod copy;
 mod drivers;
 pub mod frame;
 pub mod handshake;

@@ -260,10 +260,10 @@ pub fn randint(
 ) -> Result<PyTensor> {
     let _ = generator;
     let mut bounds: Vec<i64> = Vec::new();
-    let mut size = size.map(|s| s.0);
+    let (named, mut size) = (size.is_some(), size.map(|s| s.0));
     for arg in args.iter() {
         match arg.extract::<i64>() {
-            Ok(i) if size.is_none() && bounds.len() < 2 => bounds.push(i),
+            Ok(i) if (named || size.is_none()) && bounds.len() < 2 => bounds.push(i),
             _ if size.is_none() => size = Some(arg.extract::<DimsArg>()?.0),
             _ => return type_error("randint: expected ([low], high, size)"),
         }

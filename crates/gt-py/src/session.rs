@@ -2,7 +2,9 @@
 
 use crate::errors::{Result, runtime_error, value_error};
 use crate::start;
+use gt_client::wait::INTERRUPTED;
 use gt_client::{Session, current};
+use gt_ir::Error;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -219,15 +221,20 @@ pub fn main(py: Python, args: Vec<String>) -> i32 {
     py.detach(|| gt_cli::main(args))
 }
 
-/// Ends every session; gives what failed unseen.
+/// Ends every session; gives what failed unseen. Without waiting, what is still running is given up.
 #[pyfunction]
-pub fn _finish() -> Vec<String> {
+pub fn _finish(wait: bool) -> Result<Vec<String>> {
     let sessions: Vec<_> = SESSIONS.lock().drain(..).filter_map(|s| s.upgrade()).collect();
     let mut failures = Vec::new();
     for session in sessions {
-        if let Err(error) = session.finish() {
-            failures.push(error.to_string());
+        if !wait {
+            session.close();
+        } else if let Err(error) = session.finish() {
+            match error {
+                Error::Runtime(m) if m == INTERRUPTED => return Err(Error::Runtime(m).into()),
+                error => failures.push(error.to_string()),
+            }
         }
     }
-    failures
+    Ok(failures)
 }

@@ -139,7 +139,8 @@ fn main() {
     let n = 10_000_000usize;
     let big = Ty::new(DType::F32, [n]);
     let un = |op| structure(std::slice::from_ref(&big), vec![(Op::Unary(op), vec![v(0)])], vec![1], 0);
-    let add = structure(&[big.clone(), big.clone()], vec![(Op::Binary(Binary::Add), vec![v(0), v(1)])], vec![2], 0);
+    let add =
+        structure(&[big.clone(), big.clone()], vec![(Op::Binary(Binary::Add), vec![v(0), v(1)])], vec![2], 0);
     b.bytes("add f32 10M", &add, 12 * n);
     for op in [
         Unary::Relu,
@@ -197,7 +198,12 @@ fn main() {
     b.bytes("softmax [4000,2500]", &soft, 8 * n);
     for k in [64usize, 128, 256, 512, 1024, 2048, 4096] {
         let ty = Ty::new(DType::F32, [k, k]);
-        let s = structure(&[ty.clone(), ty], vec![(Op::Matmul { ta: false, tb: false }, vec![v(0), v(1)])], vec![2], 0);
+        let s = structure(
+            &[ty.clone(), ty],
+            vec![(Op::Matmul { ta: false, tb: false }, vec![v(0), v(1)])],
+            vec![2],
+            0,
+        );
         b.flops(&format!("matmul f32 {k}"), &s, 2.0 * (k as f64).powi(3));
     }
     let (x, w) = (Ty::new(DType::F32, [256, 784]), Ty::new(DType::F32, [512, 784]));
@@ -209,11 +215,21 @@ fn main() {
     );
     b.flops("matmul linear 256x784x512", &linear, 2.0 * 256.0 * 784.0 * 512.0);
     let ty = Ty::new(DType::BF16, [1024, 1024]);
-    let s = structure(&[ty.clone(), ty], vec![(Op::Matmul { ta: false, tb: false }, vec![v(0), v(1)])], vec![2], 0);
+    let s = structure(
+        &[ty.clone(), ty],
+        vec![(Op::Matmul { ta: false, tb: false }, vec![v(0), v(1)])],
+        vec![2],
+        0,
+    );
     b.flops("matmul bf16 1024", &s, 2.0 * 1024f64.powi(3));
 
     let small = Ty::new(DType::F32, [10, 10]);
-    let add = structure(&[small.clone(), small.clone()], vec![(Op::Binary(Binary::Add), vec![v(0), v(1)])], vec![2], 0);
+    let add = structure(
+        &[small.clone(), small.clone()],
+        vec![(Op::Binary(Binary::Add), vec![v(0), v(1)])],
+        vec![2],
+        0,
+    );
     b.tiny("tiny add 10x10", &add, &[]);
     let mm = structure(
         &[small.clone(), small.clone()],
@@ -223,7 +239,11 @@ fn main() {
     );
     b.tiny("tiny matmul 10x10", &mm, &[]);
     let sum = Op::Reduce { kind: ReduceKind::Sum, dims: [0, 1].as_slice().into(), keepdim: false };
-    b.tiny("tiny sum 10x10", &structure(std::slice::from_ref(&small), vec![(sum, vec![v(0)])], vec![1], 0), &[]);
+    b.tiny(
+        "tiny sum 10x10",
+        &structure(std::slice::from_ref(&small), vec![(sum, vec![v(0)])], vec![1], 0),
+        &[],
+    );
     let mut long = Vec::new();
     for i in 0..200u32 {
         let op = if i % 3 == 0 { Op::Binary(Binary::Mul) } else { Op::Binary(Binary::Add) };
@@ -240,7 +260,10 @@ fn main() {
     let buffer = Ty::new(DType::F32, [25_000, 1000]);
     let path = vec![View::Slice { dim: 0, len: 1, step: 1 }];
     let put = Structure {
-        inputs: vec![Input { ty: buffer.clone(), dies: true }, Input { ty: Ty::new(DType::F32, [1, 1000]), dies: false }],
+        inputs: vec![
+            Input { ty: buffer.clone(), dies: true },
+            Input { ty: Ty::new(DType::F32, [1, 1000]), dies: false },
+        ],
         instrs: vec![Instr { op: Op::Put { path }, args: vec![v(0), v(1), Arg::Slot(0)].into() }],
         outs: vec![2],
         slots: 1,

@@ -66,6 +66,10 @@ pub trait Backend: Send + Sync {
     /// Makes a plan. `structure` has been checked; `types` are the types of all its values.
     fn compile(&self, structure: &Arc<Structure>, types: &[Ty]) -> Result<Arc<dyn Plan>>;
     fn upload(&self, ty: &Ty, data: HostBytes) -> Result<Buffer>;
-    /// The dense bytes of a buffer, after all work on it is done.
+    /// The dense bytes of a buffer where they lie, if that is host memory and all work on it is done.
+    fn host_bytes<'a>(&self, _buffer: &'a Buffer) -> Option<&'a [u8]> {
+        None
+    }
+    /// A copy of the dense bytes of a buffer, after all work on it is done.
     fn download(&self, buffer: &Buffer) -> Result<Arc<Vec<u8>>>;
 }

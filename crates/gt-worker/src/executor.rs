@@ -2,7 +2,7 @@
 
 use crate::backend::{Buffer, PlanError};
 use crate::plans::{Found, Plans, panic_text};
-use crate::road::{self, Copy, Job};
+use crate::road::{self, Job, Parcel};
 use crate::table::{Entry, Inputs, Item};
 use crate::worker::{Core, State, Upload};
 use gt_ir::{Error, TensorId, Ty};
@@ -42,8 +42,13 @@ impl Executor {
                 Next::Item(session, Item::Close { fetches, frees }) => self.close(session, &fetches, &frees),
                 Next::Item(session, Item::Send { tensor, goal, to }) => {
                     let what = core.state.lock().find(session, tensor);
-                    let _ =
-                        core.jobs.lock().send(Job::Send(Box::new(Copy { session, tensor, goal, to, what })));
+                    let _ = core.jobs.lock().send(Job::Send(Box::new(Parcel {
+                        session,
+                        tensor,
+                        goal,
+                        to,
+                        what,
+                    })));
                 }
             }
         }

@@ -3,7 +3,7 @@
 use crate::backend::{Backend, Buffer, HostBytes};
 use crate::executor::Executor;
 use crate::plans::Miss;
-use crate::road::{self, Copy, Job};
+use crate::road::{self, Job, Parcel};
 use crate::table::{Entry, Item, SessionTable};
 use gt_ir::{TensorId, Ty};
 use gt_net::bulk::{BulkBytes, Endpoint, TicketKey};
@@ -192,7 +192,8 @@ impl Core {
             WorkerCmd::Send { session, tensor, goal, to, now: true } => {
                 let what = state.find(session, tensor);
                 drop(state);
-                let _ = self.jobs.lock().send(Job::Send(Box::new(Copy { session, tensor, goal, to, what })));
+                let _ =
+                    self.jobs.lock().send(Job::Send(Box::new(Parcel { session, tensor, goal, to, what })));
                 return;
             }
             WorkerCmd::Send { session, tensor, goal, to, now: false } => {

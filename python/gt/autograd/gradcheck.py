@@ -55,7 +55,7 @@ def _numeric(function, inputs, t, number, seed, eps):
                 moved = base.copy()
                 moved[index] += sign * eps
                 t.data.copy_(_like(t, moved))
-                value = _outputs(function, inputs)[number].numpy().astype(np.float64)
+                value = _outputs(function, inputs)[number].detach().numpy().astype(np.float64)
                 total += sign * float((value * seed).sum())
             out[index] = total / (2 * eps)
         t.data.copy_(_like(t, base))

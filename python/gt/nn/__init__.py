@@ -1,6 +1,6 @@
 """Neural networks."""
 
-from gt.nn import functional, init
+from gt.nn import functional, init, utils
 from gt.nn.functional import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -85,4 +85,5 @@ __all__ = [
     "silu",
     "softmax",
     "tanh",
+    "utils",
 ]

@@ -9,7 +9,7 @@ use gt_ir::build::{Kept, Saved};
 use gt_ir::grad::vjp;
 use gt_ir::{Binary, Build, Error, Result, bail};
 use smallvec::SmallVec;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -103,7 +103,7 @@ fn run(
     }
     let mut wanted: HashMap<(u64, u32), Vec<usize>, FixedState> = HashMap::default();
     let mut found: Vec<Option<Tensor>> = Vec::new();
-    let mut reach = None;
+    let mut needed = None;
     if let Targets::Inputs(inputs) = &targets {
         found = vec![None; inputs.len()];
         for (i, input) in inputs.iter().enumerate() {
@@ -112,12 +112,14 @@ fn run(
             };
             wanted.entry((edge.node.seq, edge.nr)).or_default().push(i);
         }
-        reach = Some(wanted.keys().map(|(seq, _)| *seq).min().unwrap_or(0));
+        let targets = wanted.keys().map(|(seq, _)| *seq).collect();
+        needed = Some(leading_to(targets, queue.iter().map(|Ready(node)| node.clone()).collect()));
     }
 
     while let Some(Ready(node)) = queue.pop() {
         let Some(mut arrived) = incoming.remove(&node.seq) else { continue };
-        if reach.is_some_and(|oldest| node.seq < oldest) {
+        let leads = |edge: &Edge| needed.as_ref().is_none_or(|set| set.contains(&edge.node.seq));
+        if needed.as_ref().is_some_and(|set| !set.contains(&node.seq)) {
             continue;
         }
         if let Some(hooks) = node.hooks.get() {
@@ -140,15 +142,19 @@ fn run(
         }
         match &node.kind {
             NodeKind::Leaf(slot) => {
-                if matches!(targets, Targets::Leaves) {
-                    if let Some(Some(g)) = arrived.pop() {
-                        accumulate(slot, g, create)?;
-                    }
+                if matches!(targets, Targets::Leaves)
+                    && let Some(Some(g)) = arrived.pop()
+                {
+                    accumulate(slot, g, create)?;
                 }
             }
             NodeKind::Op(op) => {
                 let Some(Some(g)) = arrived.pop() else { continue };
-                let (kept, outs, edges) = unpack(&node)?;
+                if !edges_of(&node).iter().flatten().any(leads) {
+                    continue;
+                }
+                let (kept, outs, mut edges) = unpack(&node)?;
+                edges.iter_mut().for_each(|e| *e = e.take().filter(leads));
                 let saved = Saved { args: &kept, outs: &outs };
                 let want: SmallVec<[bool; 4]> = edges.iter().map(Option::is_some).collect();
                 let grads = vjp(&mut Recorder, op, &saved, &g, &want)?;
@@ -167,9 +173,13 @@ fn run(
                 if node.freed.load(Ordering::Relaxed) {
                     return Err(second_time());
                 }
+                let mut edges: Vec<Option<Edge>> = edges_of(&node);
+                edges.iter_mut().for_each(|e| *e = e.take().filter(leads));
+                if needed.is_some() && edges.iter().all(Option::is_none) {
+                    continue;
+                }
                 let given = arrived.into_iter().map(|g| g.map(Tensor::from_var)).collect();
                 let grads = function.backward(given)?;
-                let edges: Vec<Option<Edge>> = edges_of(&node);
                 if !(retain || create) {
                     node.freed.store(true, Ordering::Relaxed);
                     function.release();
@@ -182,15 +192,38 @@ fn run(
             }
         }
     }
-    if let Targets::Inputs(_) = targets {
-        if !allow_unused && found.iter().any(Option::is_none) {
-            bail!(
-                Runtime,
-                "one of the differentiated tensors appears to not have been used in the graph: set allow_unused=True if this is the desired behavior"
-            );
-        }
+    if let Targets::Inputs(_) = targets
+        && !allow_unused
+        && found.iter().any(Option::is_none)
+    {
+        bail!(
+            Runtime,
+            "one of the differentiated tensors appears to not have been used in the graph: set allow_unused=True if this is the desired behavior"
+        );
     }
     Ok(found)
+}
+
+/// The nodes from which a gradient can reach one of `targets`. Operands are always older than their node.
+fn leading_to(targets: HashSet<u64, FixedState>, roots: Vec<Arc<Node>>) -> HashSet<u64, FixedState> {
+    let oldest = targets.iter().min().copied().unwrap_or(0);
+    let mut seen: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+    let mut pending = roots;
+    while let Some(node) = pending.pop() {
+        if node.seq < oldest || seen.contains_key(&node.seq) {
+            continue;
+        }
+        let operands: Vec<Edge> = edges_of(&node).into_iter().flatten().collect();
+        seen.insert(node.seq, operands.iter().map(|e| e.node.seq).collect());
+        pending.extend(operands.into_iter().map(|e| e.node));
+    }
+    let mut leading = targets;
+    for (seq, operands) in seen {
+        if operands.iter().any(|s| leading.contains(s)) {
+            leading.insert(seq);
+        }
+    }
+    leading
 }
 
 fn deliver(

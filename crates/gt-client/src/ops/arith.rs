@@ -33,10 +33,11 @@ pub fn result_type(a: &Operand<Tensor>, b: &Operand<Tensor>) -> DType {
 /// Elementwise op of two operands, at least one of them a tensor.
 #[inline]
 pub fn binary(op: Binary, a: &Operand<Tensor>, b: &Operand<Tensor>) -> Result<Tensor> {
-    if let (Operand::Val(x), Operand::Val(y)) = (a, b) {
-        if x.dtype() == y.dtype() && op.takes().accepts(x.dtype()) {
-            return apply(Op::Binary(op), &[x, y]);
-        }
+    if let (Operand::Val(x), Operand::Val(y)) = (a, b)
+        && x.dtype() == y.dtype()
+        && op.takes().accepts(x.dtype())
+    {
+        return apply(Op::Binary(op), &[x, y]);
     }
     binary_var(op, a, b).map(Tensor::from_var)
 }
@@ -60,12 +61,12 @@ fn binary_var(op: Binary, a: &Operand<Tensor>, b: &Operand<Tensor>) -> Result<Va
         ),
         _ => {}
     }
-    if op == Binary::Pow && dtype.kind() == Kind::Int {
-        if let Operand::Num(e) = b {
-            if e.as_i64() < 0 {
-                bail!(Runtime, "Integers to negative integer powers are not allowed.");
-            }
-        }
+    if op == Binary::Pow
+        && dtype.kind() == Kind::Int
+        && let Operand::Num(e) = b
+        && e.as_i64() < 0
+    {
+        bail!(Runtime, "Integers to negative integer powers are not allowed.");
     }
     let cast = |x: &Operand<Tensor>| -> Result<Operand<Var>> {
         Ok(match operand(x)? {

@@ -26,20 +26,25 @@ pub fn full(shape: impl Into<Shape>, x: impl Into<Scalar>, dtype: DType) -> Resu
 }
 
 /// A tensor of host bytes, dense and in the machine's byte order. The bytes are taken before this returns.
-pub fn from_bytes(ty: Ty, bytes: Vec<u8>) -> Result<Tensor> {
-    ty.shape.check("from_bytes", ty.dtype)?;
+pub fn from_slice(ty: Ty, bytes: &[u8]) -> Result<Tensor> {
+    ty.shape.check("from_slice", ty.dtype)?;
     if bytes.len() != ty.bytes() {
-        bail!(Value, "from_bytes: {} needs {} bytes, got {}", ty, ty.bytes(), bytes.len());
+        bail!(Value, "from_slice: {} needs {} bytes, got {}", ty, ty.bytes(), bytes.len());
     }
     let (session, stream) = current()?;
     session.before_op()?;
     let value = if bytes.len() <= INLINE_BYTES {
         let op = Op::Data { shape: ty.shape.clone(), dtype: ty.dtype };
-        stream.record(&session, op, &[RecordArg::Data(Arc::new(bytes))], ty)?
+        stream.record(&session, op, &[RecordArg::Data(Arc::new(bytes.to_vec()))], ty)?
     } else {
-        session.upload(&stream, ty, Arc::new(bytes))?
+        session.upload(&stream, ty, bytes)?
     };
     Ok(Tensor::from_value(value))
+}
+
+/// A tensor of owned host bytes.
+pub fn from_bytes(ty: Ty, bytes: Vec<u8>) -> Result<Tensor> {
+    from_slice(ty, &bytes)
 }
 
 /// Evenly spaced numbers: `start + i * step` for `i` below `len`.

@@ -124,10 +124,10 @@ fn affine(x: Tensor, scale: f64, shift: f64) -> Result<Tensor> {
 
 /// 1 with probability `p`, else 0.
 pub fn bernoulli_(x: &Tensor, p: &Operand<Tensor>) -> Result<()> {
-    if let Operand::Num(p) = p {
-        if !(0.0..=1.0).contains(&p.as_f64()) {
-            bail!(Runtime, "bernoulli_ expects p to be in [0, 1], but got p={}", p.as_f64());
-        }
+    if let Operand::Num(p) = p
+        && !(0.0..=1.0).contains(&p.as_f64())
+    {
+        bail!(Runtime, "bernoulli_ expects p to be in [0, 1], but got p={}", p.as_f64());
     }
     random_(x, || {
         let u = create::rand_in(&x.session()?, x.shape().clone(), DType::F32)?;

@@ -27,7 +27,7 @@ pub(crate) fn resolve(sizes: &[i64], numel: usize) -> Result<Shape> {
             "cannot reshape tensor of 0 elements into shape {sizes:?} because the unspecified dimension size -1 can \
              be any value and is ambiguous"
         ),
-        Some(i) if known > 0 && numel % known == 0 => shape[i] = numel / known,
+        Some(i) if known > 0 && numel.is_multiple_of(known) => shape[i] = numel / known,
         None if known == numel => {}
         _ => return Err(fail()),
     }
@@ -422,7 +422,7 @@ pub fn diagonal(x: &Tensor, offset: i64, dim1: i64, dim2: i64) -> Result<Tensor>
 
 /// Pads with a number: `pads` lists (before, after) from the last dimension on; negative pads cut away.
 pub fn pad(x: &Tensor, pads: &[i64], value: Scalar) -> Result<Tensor> {
-    if pads.len() % 2 != 0 {
+    if !pads.len().is_multiple_of(2) {
         bail!(Runtime, "pad: padding length must be divisible by 2, got {}", pads.len());
     }
     if pads.len() > 2 * x.ndim() {

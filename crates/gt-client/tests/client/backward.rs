@@ -4,6 +4,7 @@ use crate::common::*;
 use gt_client::Tensor;
 use gt_client::autograd::{GradMode, Hook, backward, grad};
 use gt_client::ops::moves;
+use std::slice::from_ref;
 use std::sync::{Arc, Mutex};
 
 #[test]
@@ -26,14 +27,14 @@ fn a_graph_is_walked_once_unless_retained() {
     run(|_| {
         let x = leaf(f64s(&[2], &[1., 2.]));
         let y = x.mul(&x).unwrap().sum().unwrap();
-        backward(&[y.clone()], vec![], true, false).unwrap();
+        backward(from_ref(&y), vec![], true, false).unwrap();
         y.backward().unwrap();
         same(&x.grad().unwrap(), &[4., 8.]);
         fails(y.backward(), "backward through the graph a second time");
         fails(range(&[2]).sum().unwrap().backward(), "does not require grad and does not have a grad_fn");
         fails(x.mul(2.0).unwrap().backward(), "only for scalar outputs");
         let y = x.mul(2.0).unwrap();
-        fails(backward(&[y.clone()], vec![Some(range(&[3]))], false, false), "mismatch in shape");
+        fails(backward(from_ref(&y), vec![Some(range(&[3]))], false, false), "mismatch in shape");
         backward(&[y], vec![Some(f64s(&[2], &[1., 10.]))], false, false).unwrap();
         same(&x.grad().unwrap(), &[6., 28.]);
     });
@@ -46,13 +47,30 @@ fn grad_gives_what_was_asked_for() {
         let unused = leaf(range(&[2]));
         let mid = x.mul(3.0).unwrap();
         let y = mid.mul(&mid).unwrap().sum().unwrap();
-        let one = std::slice::from_ref(&y);
+        let one = from_ref(&y);
         let g = grad(one, &[mid.clone(), x.clone()], vec![], true, false, false).unwrap();
         same(g[0].as_ref().unwrap(), &[6., 12.]);
         same(g[1].as_ref().unwrap(), &[18., 36.]);
         assert!(x.grad().is_none());
-        fails(grad(one, &[unused.clone()], vec![], true, false, false), "not have been used in the graph");
+        fails(grad(one, from_ref(&unused), vec![], true, false, false), "not have been used in the graph");
         assert!(grad(one, &[unused], vec![], true, false, true).unwrap()[0].is_none());
+    });
+}
+
+#[test]
+fn grad_walks_only_towards_its_inputs() {
+    run(|link| {
+        let (x, w) = (leaf(range(&[2])), leaf(f64s(&[2], &[3., 4.])));
+        let side = w.exp().unwrap();
+        let y = x.mul(&side).unwrap();
+        let out = y.mul(&y).unwrap().sum().unwrap();
+        side.register_hook(Arc::new(|_: &Tensor| panic!("not on the way"))).unwrap();
+        let g = grad(from_ref(&out), from_ref(&x), vec![], false, false, false).unwrap();
+        same(g[0].as_ref().unwrap(), &[0., 2. * 8f64.exp()]);
+        // exp, mul, mul, sum; the seed, the square's two halves and their sum, and one product for `x`.
+        let ops: Vec<_> = link.last_ops().into_iter().filter(|o| *o == "MUL").collect();
+        assert_eq!(ops.len(), 5, "{:?}", link.last_ops());
+        assert!(x.grad().is_none() && w.grad().is_none());
     });
 }
 
@@ -73,18 +91,18 @@ fn second_derivatives_by_create_graph() {
     run(|_| {
         let x = leaf(f64s(&[2], &[1.5, -0.5]));
         let y = x.pow(3.0).unwrap().sum().unwrap();
-        let g = grad(&[y], &[x.clone()], vec![], false, true, false).unwrap()[0].clone().unwrap();
+        let g = grad(&[y], from_ref(&x), vec![], false, true, false).unwrap()[0].clone().unwrap();
         same(&g, &[6.75, 0.75]);
         assert!(g.requires_grad());
         let h =
-            grad(&[g.sum().unwrap()], &[x.clone()], vec![], false, true, false).unwrap()[0].clone().unwrap();
+            grad(&[g.sum().unwrap()], from_ref(&x), vec![], false, true, false).unwrap()[0].clone().unwrap();
         same(&h, &[9.0, -3.0]);
         h.sum().unwrap().backward().unwrap();
         same(&x.grad().unwrap(), &[6.0, 6.0]);
         // A penalty on the gradient trains.
         let w = leaf(f64s(&[1], &[2.0]));
         let y = w.mul(&x).unwrap().tanh().unwrap().sum().unwrap();
-        let g = grad(&[y], &[x.clone()], vec![], false, true, false).unwrap()[0].clone().unwrap();
+        let g = grad(&[y], from_ref(&x), vec![], false, true, false).unwrap()[0].clone().unwrap();
         g.mul(&g).unwrap().sum().unwrap().backward().unwrap();
         let slope = |w: f64| -> f64 {
             [1.5f64, -0.5].iter().map(|x| (w * (1.0 - (w * x).tanh().powi(2))).powi(2)).sum()
@@ -107,7 +125,7 @@ fn hooks_see_and_change_gradients() {
         });
         let (node, id) = y.register_hook(hook).unwrap();
         let z = y.mul(3.0).unwrap().sum().unwrap();
-        backward(&[z.clone()], vec![], true, false).unwrap();
+        backward(from_ref(&z), vec![], true, false).unwrap();
         same(&x.grad().unwrap(), &[60., 60.]);
         node.remove_hook(id);
         z.backward().unwrap();
@@ -128,8 +146,8 @@ fn views_of_views_pass_gradients_through_each_other() {
         let row = turned.select(0, 1).unwrap();
         row.retain_grad().unwrap();
         let out = row.mul(&f64s(&[2], &[3., 4.])).unwrap().sum().unwrap();
-        let one = std::slice::from_ref(&out);
-        let g = grad(one, &[turned.clone()], vec![], true, false, false).unwrap()[0].clone().unwrap();
+        let one = from_ref(&out);
+        let g = grad(one, from_ref(&turned), vec![], true, false, false).unwrap()[0].clone().unwrap();
         is(&g, &[3, 2], &[0., 0., 3., 4., 0., 0.]);
         out.backward().unwrap();
         same(&turned.grad().unwrap(), &[0., 0., 3., 4., 0., 0.]);

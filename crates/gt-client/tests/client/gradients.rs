@@ -7,6 +7,7 @@ use gt_client::ops::index::{self, Index};
 use gt_client::ops::loss::{self, Reduction};
 use gt_client::ops::{activation, einsum, linalg, moves, pointwise, reduce};
 use gt_ir::{Result, Scalar};
+use std::slice::from_ref;
 
 type F<'a> = &'a dyn Fn(&[Tensor]) -> Result<Tensor>;
 
@@ -42,7 +43,7 @@ fn check_once(name: &str, f: F, inputs: &[(Vec<usize>, Vec<f64>)]) {
     let got = derivatives(f, &leaves(&at), false).unwrap_or_else(|e| panic!("{name}: {e}"));
     for (k, g) in got.iter().enumerate() {
         for (i, &g) in numbers(g).iter().enumerate() {
-            let mut value = |step: f64| {
+            let value = |step: f64| {
                 let mut moved = at.clone();
                 moved[k][i] += step;
                 weighed(f, &leaves(&moved)).unwrap().item().unwrap().as_f64()
@@ -273,7 +274,7 @@ fn slopes_at_special_points() {
     run(|_| {
         let slope = |f: F, at: &[f64]| {
             let x = leaf(f64s(&[at.len()], at));
-            f(std::slice::from_ref(&x)).unwrap().sum().unwrap().backward().unwrap();
+            f(from_ref(&x)).unwrap().sum().unwrap().backward().unwrap();
             numbers(&x.grad().unwrap())
         };
         // At a bound clamp passes the gradient; relu at zero does not.

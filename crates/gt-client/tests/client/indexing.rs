@@ -4,6 +4,7 @@ use crate::common::*;
 use gt_client::Tensor;
 use gt_client::ops::index::{self, Index};
 use gt_ir::{DType, Error, Scalar};
+use std::slice::from_ref;
 
 fn s(start: i64, stop: i64) -> Index {
     Index::Slice { start: Some(start), stop: Some(stop), step: None }
@@ -180,8 +181,8 @@ fn masked_writes_do_not_wait() {
         let x = range(&[2, 3]);
         let before = link.programs().len();
         let odd = Index::Tensor(bools(&[2, 3], &[false, true, false, true, false, true]));
-        x.set(&[odd.clone()], -1.0).unwrap();
-        x.set(&[odd.clone()], &f64s(&[3], &[10., 30., 50.])).unwrap();
+        x.set(from_ref(&odd), -1.0).unwrap();
+        x.set(from_ref(&odd), &f64s(&[3], &[10., 30., 50.])).unwrap();
         x.set(&[all(), mask(&[true, false, false])], &f64s(&[2, 1], &[6., 7.])).unwrap();
         let y = range(&[2, 3]);
         y.set(&[mask(&[false, true])], &f64s(&[3], &[1., 1., 2.])).unwrap();
@@ -194,9 +195,9 @@ fn masked_writes_do_not_wait() {
         same(&y, &[0., 1., 2., 1., 1., 2.]);
         same(&z, &[8., 1., 9., 8., 4., 9.]);
         same(&w, &[0., 1.]);
-        fails(x.set(&[odd.clone()], &range(&[2, 2])), "shape mismatch");
+        fails(x.set(from_ref(&odd), &range(&[2, 2])), "shape mismatch");
         for wrong in [2, 4] {
-            x.set(&[odd.clone()], &range(&[wrong])).unwrap();
+            x.set(from_ref(&odd), &range(&[wrong])).unwrap();
             let e = fails(x.to_f64s(), "out of bounds");
             assert!(matches!(e, Error::Index(_)));
         }

@@ -5,6 +5,7 @@ use gt_client::Tensor;
 use gt_client::ops::loss::{self, Reduction};
 use gt_client::ops::optim::{self, Adam, AdamState, Sgd};
 use gt_ir::{DType, Error};
+use std::slice::from_ref;
 
 #[test]
 fn plain_losses() {
@@ -114,7 +115,7 @@ fn sgd_follows_its_recurrence() {
             for k in 1..=4 {
                 let g = k as f64;
                 let grads = [Some(f64s(&[1], &[g]))];
-                optim::sgd_step(std::slice::from_ref(&p), &grads, &mut buffers, &o).unwrap();
+                optim::sgd_step(from_ref(&p), &grads, &mut buffers, &o).unwrap();
                 let d = g + 0.01 * x;
                 let v = speed.map_or(d, |v: f64| 0.9 * v + (1.0 - o.dampening) * d);
                 speed = Some(v);
@@ -145,7 +146,7 @@ fn adam_follows_its_recurrence() {
             for k in 1..=4 {
                 let mut g = 3.0 / k as f64;
                 let grads = [Some(f64s(&[1], &[g]))];
-                optim::adam_step(std::slice::from_ref(&p), &grads, &mut states, &o).unwrap();
+                optim::adam_step(from_ref(&p), &grads, &mut states, &o).unwrap();
                 if decoupled {
                     x -= 0.1 * 0.1 * x;
                 } else {
@@ -174,7 +175,7 @@ fn adam_follows_its_recurrence() {
             maximize: false,
         };
         fails(
-            optim::sgd_step(&[p.clone()], &[Some(range(&[1]))], &mut none, &o),
+            optim::sgd_step(from_ref(&p), &[Some(range(&[1]))], &mut none, &o),
             "does not fit its parameter",
         );
         assert_eq!(p.dtype(), DType::F32);

@@ -9,5 +9,8 @@ mod functions;
 mod gradients;
 mod indexing;
 mod losses;
+#[path = "../../examples/mlp.rs"]
+#[allow(dead_code)]
+mod mlp;
 mod products;
 mod programs;

@@ -6,6 +6,7 @@ use gt_client::ops::optim::{self, Sgd};
 use gt_client::ops::{create, linalg, moves};
 use gt_client::{Settings, Tensor, current};
 use gt_ir::{DType, Error, Slot};
+use std::slice::from_ref;
 
 fn small(batch: usize) -> Settings {
     Settings { batch, ..settings() }
@@ -120,7 +121,7 @@ fn an_optimizer_step_is_a_program() {
                 linalg::linear(&x, &w, None).unwrap().sub(1.0).unwrap().pow(2.0).unwrap().mean().unwrap();
             loss.backward().unwrap();
             let grads = [w.grad()];
-            optim::sgd_step(std::slice::from_ref(&w), &grads, &mut buffers, &o).unwrap();
+            optim::sgd_step(from_ref(&w), &grads, &mut buffers, &o).unwrap();
             w.set_grad(None).unwrap();
             o.lr *= 0.9;
         }
@@ -234,6 +235,7 @@ fn two_sessions_do_not_mix() {
         foreign.replace(range(&[2]));
         current::leave();
         fails(x.add(foreign.as_ref().unwrap()), "two different sessions");
+        fails(x.copy_(foreign.as_ref().unwrap()), "two different sessions");
         // Helpers of an op go to the session of its operand.
         let y = moves::tril(&foreign.as_ref().unwrap().reshape(&[1, 2]).unwrap(), 0).unwrap();
         same(&y, &[0., 0.]);
@@ -253,5 +255,17 @@ fn the_same_seed_gives_the_same_numbers() {
         session.set_generator(state);
         assert_eq!(b, draw());
         assert_ne!(a, b);
+    });
+}
+
+#[test]
+fn the_example_learns() {
+    with(settings(), |session, link| {
+        session.seed(1);
+        let right = crate::mlp::train(30).unwrap();
+        assert!(right > 0.75, "{right}");
+        let keys = link.keys();
+        let steps = &keys[3..keys.len() - 1];
+        assert!(steps.iter().all(|k| *k == steps[0]), "{keys:x?}");
     });
 }

@@ -65,20 +65,29 @@ impl BulkClient {
             return self.stream_put(endpoint, connection, ticket, bytes);
         }
         let mut shm = self.pool.take(bytes.len())?;
-        shm.as_mut_slice().copy_from_slice(bytes);
-        self.pass_put(endpoint, connection, ticket, shm)
+        crate::copy::copy(shm.as_mut_slice(), bytes);
+        let kept = self.pass(endpoint, connection, ticket, &shm)?;
+        self.recycle(shm, kept);
+        Ok(())
     }
 
-    /// Brings a filled segment to a worker, without a copy when it is on this host.
-    pub fn put_shm(&self, endpoint: &Endpoint, ticket: &Ticket, shm: Shm) -> Result<(), BulkError> {
-        check(ticket, Dir::Put, shm.len())?;
-        let connection = self.connect(endpoint)?;
-        if connection.passes(shm.len()) {
-            return self.pass_put(endpoint, connection, ticket, shm);
+    /// Brings a filled segment to a worker, by descriptor when it is on this host. On failure the segment comes
+    /// back, so that its bytes can go another way.
+    pub fn put_shm(&self, endpoint: &Endpoint, ticket: &Ticket, shm: Shm) -> Result<(), (BulkError, Shm)> {
+        let sent = check(ticket, Dir::Put, shm.len()).and_then(|()| {
+            let connection = self.connect(endpoint)?;
+            if connection.passes(shm.len()) {
+                return self.pass(endpoint, connection, ticket, &shm);
+            }
+            self.stream_put(endpoint, connection, ticket, shm.as_slice()).map(|()| false)
+        });
+        match sent {
+            Ok(kept) => {
+                self.recycle(shm, kept);
+                Ok(())
+            }
+            Err(error) => Err((error, shm)),
         }
-        let done = self.stream_put(endpoint, connection, ticket, shm.as_slice());
-        self.pool.give(shm);
-        done
     }
 
     /// Fetches a tensor's bytes into `into`, which has the ticket's size.
@@ -91,7 +100,7 @@ impl BulkClient {
             (Reply::Bytes(len), _) if len == into.len() as u64 => read_exact(&connection.stream, into)?,
             (Reply::Segment(len), Some(fd)) if len == into.len() as u64 => {
                 let shm = connection.map(fd, into.len())?;
-                into.copy_from_slice(&shm.as_slice()[..into.len()]);
+                crate::copy::copy(into, &shm.as_slice()[..into.len()]);
                 connection.stream.write_all(&[1])?;
             }
             (other, _) => return Err(refused(other)),
@@ -126,24 +135,28 @@ impl BulkClient {
         Ok(())
     }
 
-    fn pass_put(
+    /// Passes a segment; true if the worker keeps it.
+    fn pass(
         &self,
         endpoint: &Endpoint,
         connection: Connection,
         ticket: &Ticket,
-        shm: Shm,
-    ) -> Result<(), BulkError> {
-        send_request(&connection.stream, How::Memfd, ticket, Some(&shm))?;
+        shm: &Shm,
+    ) -> Result<bool, BulkError> {
+        send_request(&connection.stream, How::Memfd, ticket, Some(shm))?;
         match read_reply(&connection.stream)?.0 {
             Reply::Done { kept } => {
-                // A kept segment is the worker's now: writing to it again would change the tensor.
-                if !kept {
-                    self.pool.give(shm);
-                }
                 self.keep(endpoint, connection);
-                Ok(())
+                Ok(kept)
             }
             other => Err(refused(other)),
+        }
+    }
+
+    /// A kept segment is the worker's now: writing to it again would change the tensor.
+    fn recycle(&self, shm: Shm, kept: bool) {
+        if !kept {
+            self.pool.give(shm);
         }
     }
 

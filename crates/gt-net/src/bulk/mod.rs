@@ -29,11 +29,13 @@ pub struct Endpoint {
     pub host_id: String,
 }
 
-/// Bytes in flight: a vector, or part of a shared segment.
-#[derive(Clone, Debug)]
+/// Bytes in flight: of this process, or part of a shared segment.
+#[derive(Clone)]
 pub enum BulkBytes {
     /// Bytes of this process.
     Vec(Vec<u8>),
+    /// Bytes that something else of this process keeps.
+    Held(Arc<dyn AsRef<[u8]> + Send + Sync>),
     /// Part of a shared segment; keeping the `Arc` keeps the bytes, without a copy.
     Shm {
         /// The segment.
@@ -50,6 +52,7 @@ impl BulkBytes {
     pub fn as_slice(&self) -> &[u8] {
         match self {
             BulkBytes::Vec(bytes) => bytes,
+            BulkBytes::Held(bytes) => (**bytes).as_ref(),
             BulkBytes::Shm { shm, offset, len } => {
                 offset.checked_add(*len).and_then(|end| shm.as_slice().get(*offset..end)).unwrap_or(&[])
             }

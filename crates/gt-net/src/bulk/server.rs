@@ -291,7 +291,7 @@ impl<'a> Connection<'a> {
                     Ok(shm) => shm,
                     Err(error) => return self.reply(Reply::Refused(format!("bulk: {error}"))),
                 };
-                shm.as_mut_slice().copy_from_slice(slice);
+                crate::copy::copy(shm.as_mut_slice(), slice);
                 self.pass(&shm, slice.len())?;
                 self.pool.give(shm);
                 Ok(())

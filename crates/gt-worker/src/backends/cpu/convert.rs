@@ -2,6 +2,7 @@
 //!
 //! A tile holds `f32` for f16, bf16 and f32, `i32` for u8, i8, i16 and i32, and f64, i64 and bool as they are.
 
+use super::halves;
 use super::isa::per_isa;
 use gt_ir::DType;
 
@@ -58,7 +59,8 @@ pub fn f32_to_f16(x: f32) -> u16 {
     let u = bits & 0x7fff_ffff;
     const TINY: u32 = ((127 - 15) + (23 - 10) + 1) << 23;
     let small = (f32::from_bits(u) + f32::from_bits(TINY)).to_bits().wrapping_sub(TINY);
-    let normal = u.wrapping_add((15u32.wrapping_sub(127) << 23).wrapping_add(0xfff)).wrapping_add((u >> 13) & 1) >> 13;
+    let normal =
+        u.wrapping_add((15u32.wrapping_sub(127) << 23).wrapping_add(0xfff)).wrapping_add((u >> 13) & 1) >> 13;
     let big = if u > 0x7f80_0000 { 0x7e00 } else { 0x7c00 };
     let h = if u < 113 << 23 { small } else { normal };
     let h = if u >= (127 + 16) << 23 { big } else { h };
@@ -108,7 +110,7 @@ per_isa! {
         // SAFETY: passed on from the caller.
         unsafe {
             match dtype {
-                DType::F16 => each(src as *const u16, dst as *mut f32, n, f16_to_f32),
+                DType::F16 => halves::widen(src as *const u16, dst as *mut f32, n),
                 DType::BF16 => each(src as *const u16, dst as *mut f32, n, bf16_to_f32),
                 DType::U8 => each(src, dst as *mut i32, n, |x| x as i32),
                 DType::I8 => each(src as *const i8, dst as *mut i32, n, |x| x as i32),
@@ -127,7 +129,7 @@ per_isa! {
         // SAFETY: passed on from the caller.
         unsafe {
             match dtype {
-                DType::F16 => each(src as *const f32, dst as *mut u16, n, f32_to_f16),
+                DType::F16 => halves::narrow(src as *const f32, dst as *mut u16, n),
                 DType::BF16 => each(src as *const f32, dst as *mut u16, n, f32_to_bf16),
                 DType::U8 | DType::I8 => each(src as *const i32, dst, n, |x| x as u8),
                 DType::I16 => each(src as *const i32, dst as *mut i16, n, |x| x as i16),
@@ -157,7 +159,7 @@ per_isa! {
         // SAFETY: passed on from the caller.
         unsafe {
             match dtype {
-                DType::F16 => in_place(tile as *mut f32, n, |x| f16_to_f32(f32_to_f16(x))),
+                DType::F16 => halves::round(tile as *mut f32, n),
                 DType::BF16 => in_place(tile as *mut f32, n, |x| bf16_to_f32(f32_to_bf16(x))),
                 DType::U8 => in_place(tile as *mut i32, n, |x| x as u8 as i32),
                 DType::I8 => in_place(tile as *mut i32, n, |x| x as i8 as i32),

@@ -106,10 +106,22 @@ fn row(kind: ReduceKind) -> Binary {
 macro_rules! per_kind {
     ($kind:expr, $K:ident => $body:expr) => {
         match $kind {
-            ReduceKind::Sum => { const $K: ReduceKind = ReduceKind::Sum; $body }
-            ReduceKind::Prod => { const $K: ReduceKind = ReduceKind::Prod; $body }
-            ReduceKind::Max => { const $K: ReduceKind = ReduceKind::Max; $body }
-            ReduceKind::Min => { const $K: ReduceKind = ReduceKind::Min; $body }
+            ReduceKind::Sum => {
+                const $K: ReduceKind = ReduceKind::Sum;
+                $body
+            }
+            ReduceKind::Prod => {
+                const $K: ReduceKind = ReduceKind::Prod;
+                $body
+            }
+            ReduceKind::Max => {
+                const $K: ReduceKind = ReduceKind::Max;
+                $body
+            }
+            ReduceKind::Min => {
+                const $K: ReduceKind = ReduceKind::Min;
+                $body
+            }
         }
     };
 }
@@ -309,8 +321,14 @@ fn rows<T: Folds, V: Values<T>>(
                 let x = V::read(&mut reader, k * reduced + at, len);
                 let whole = len / BLOCK;
                 fold_rows(kind, x, BLOCK, whole, to.at(k * blocks + first));
-                if len % BLOCK > 0 {
-                    fold_rows(kind, x.add(whole * BLOCK), len % BLOCK, 1, to.at(k * blocks + first + whole));
+                if whole * BLOCK < len {
+                    fold_rows(
+                        kind,
+                        x.add(whole * BLOCK),
+                        len - whole * BLOCK,
+                        1,
+                        to.at(k * blocks + first + whole),
+                    );
                 }
             }
         }

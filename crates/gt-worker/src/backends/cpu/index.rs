@@ -2,16 +2,11 @@
 
 use super::convert::{narrow, widen};
 use super::kernel::{Bases, tasks};
-use super::threads::Threads;
+use super::threads::{Ptr, Threads};
 use gt_compiler::{Num, Operand, Tensor};
 use gt_ir::real::Real;
 use gt_ir::{DType, Error, Kind, ScatterMode, Shape};
 use std::borrow::Cow;
-
-#[derive(Clone, Copy)]
-struct Ptr(*mut u8);
-// SAFETY: tasks write disjoint parts.
-unsafe impl Sync for Ptr {}
 
 fn start(x: &Tensor, bases: Bases) -> *mut u8 {
     let offset = x.map.offset(bases.slots) * x.dtype.size() as isize;
@@ -40,7 +35,13 @@ fn indices<'a>(x: &Tensor, bases: Bases<'a>) -> Cow<'a, [i64]> {
 }
 
 /// The first index that is out of range, as a person should read it.
-pub fn check_index(index: &Tensor, size: usize, wrap: bool, what: (&str, usize), bases: Bases) -> Result<(), Error> {
+pub fn check_index(
+    index: &Tensor,
+    size: usize,
+    wrap: bool,
+    what: (&str, usize),
+    bases: Bases,
+) -> Result<(), Error> {
     let low = if wrap { -(size as i64) } else { 0 };
     match indices(index, bases).iter().find(|&&i| i < low || i >= size as i64) {
         None => Ok(()),
@@ -59,15 +60,19 @@ pub fn check_nonzero(divisor: &Operand, dtype: DType, name: &str, bases: Bases) 
     };
     match zero {
         false => Ok(()),
-        true => {
-            Err(Error::Runtime(format!("{name}: ZeroDivisionError: integer division or modulo by zero")))
-        }
+        true => Err(Error::Runtime(format!("{name}: ZeroDivisionError: integer division or modulo by zero"))),
     }
 }
 
 /// Calls `f(i, at)` for every element i of `shape` in `range`, `at` being its place in a dense tensor of shape
 /// `base` with 0 as coordinate along `dim`.
-fn each_place(shape: &Shape, base: &Shape, dim: usize, range: std::ops::Range<usize>, mut f: impl FnMut(usize, usize)) {
+fn each_place(
+    shape: &Shape,
+    base: &Shape,
+    dim: usize,
+    range: std::ops::Range<usize>,
+    mut f: impl FnMut(usize, usize),
+) {
     let strides = base.strides();
     let rank = shape.len();
     let stride = |d: usize| if d == dim { 0 } else { strides[d] as usize };
@@ -106,14 +111,15 @@ pub fn gather(dim: usize, x: &Tensor, index: &Tensor, out: u32, bases: Bases, th
 fn gather_of<T: Copy>(dim: usize, x: &Tensor, index: &Tensor, out: u32, bases: Bases, threads: &Threads) {
     let at = indices(index, bases);
     let stride = x.shape.strides()[dim] as usize;
-    let (from, to) = (Ptr(start(x, bases)), Ptr(bases.ptrs[out as usize]));
+    let (from, to) = (Ptr::new(start(x, bases)), Ptr::new(bases.ptrs[out as usize]));
     let tasks = tasks(threads, at.len() * 4, at.len());
     threads.run(tasks, &|t| {
-        let (from, to) = (from, to);
         let range = at.len() * t / tasks..at.len() * (t + 1) / tasks;
         each_place(&index.shape, &x.shape, dim, range, |i, place| {
             // SAFETY: indices are in range, so the place exists; every element is written by one task.
-            unsafe { *(to.0 as *mut T).add(i) = *(from.0 as *const T).add(place + at[i] as usize * stride) };
+            unsafe {
+                *(to.get() as *mut T).add(i) = *(from.get() as *const T).add(place + at[i] as usize * stride)
+            };
         });
     });
 }
@@ -135,15 +141,16 @@ pub fn take(dim: usize, x: &Tensor, index: &Tensor, out: u32, bases: Bases, thre
     if rows * bytes == 0 {
         return;
     }
-    let (from, to) = (Ptr(start(x, bases)), Ptr(bases.ptrs[out as usize]));
+    let (from, to) = (Ptr::new(start(x, bases)), Ptr::new(bases.ptrs[out as usize]));
     let tasks = tasks(threads, rows * (inner + 4), rows);
     threads.run(tasks, &|t| {
-        let (from, to) = (from, to);
         for r in rows * t / tasks..rows * (t + 1) / tasks {
             let (o, i) = (r / at.len(), r % at.len());
             let row = o * n + wrapped(at[i], n);
             // SAFETY: the index is in range, so the row exists; rows of the result are disjoint.
-            unsafe { std::ptr::copy_nonoverlapping(from.0.add(row * bytes), to.0.add(r * bytes), bytes) };
+            unsafe {
+                std::ptr::copy_nonoverlapping(from.get().add(row * bytes), to.get().add(r * bytes), bytes)
+            };
         }
     });
 }
@@ -213,14 +220,18 @@ fn with_sides(
     body: impl Fn(DType, Sides),
 ) {
     if dtype.kind() != Kind::Float || dtype.size() != 2 || mode == ScatterMode::Set {
-        return body(dtype, Sides { base: Ptr(base.0), src: Ptr(src.0), step: src.2 });
+        return body(dtype, Sides { base: Ptr::new(base.0), src: Ptr::new(src.0), step: src.2 });
     }
     let (mut b, mut s) = (vec![0f32; base.1], vec![0f32; src.1]);
     // SAFETY: the memory holds that many elements of the type.
     unsafe {
         widen(dtype, base.0, b.as_mut_ptr() as *mut u8, base.1);
         widen(dtype, src.0, s.as_mut_ptr() as *mut u8, src.1);
-        let sides = Sides { base: Ptr(b.as_mut_ptr() as *mut u8), src: Ptr(s.as_mut_ptr() as *mut u8), step: src.2 };
+        let sides = Sides {
+            base: Ptr::new(b.as_mut_ptr() as *mut u8),
+            src: Ptr::new(s.as_mut_ptr() as *mut u8),
+            step: src.2,
+        };
         body(DType::F32, sides);
         narrow(dtype, b.as_ptr() as *const u8, base.0, base.1);
     }
@@ -267,13 +278,20 @@ pub fn scatter(
     });
 }
 
-fn scatter_of<T: Meets>(dim: usize, mode: ScatterMode, base: &Shape, shape: &Shape, at: &[i64], sides: Sides) {
+fn scatter_of<T: Meets>(
+    dim: usize,
+    mode: ScatterMode,
+    base: &Shape,
+    shape: &Shape,
+    at: &[i64],
+    sides: Sides,
+) {
     let stride = base.strides()[dim] as usize;
     each_place(shape, base, dim, 0..at.len(), |i, place| {
         // SAFETY: indices are in range, so the place exists.
         unsafe {
-            let to = (sides.base.0 as *mut T).add(place + at[i] as usize * stride);
-            let x = (sides.src.0 as *const T).add(i * sides.step).read_unaligned();
+            let to = (sides.base.get() as *mut T).add(place + at[i] as usize * stride);
+            let x = (sides.src.get() as *const T).add(i * sides.step).read_unaligned();
             *to = T::meet(mode, *to, x);
         }
     });
@@ -307,14 +325,13 @@ fn take_put_of<T: Meets>(
     let work = outer * at.len() * inner * 2;
     let tasks = tasks(threads, work, inner / 64);
     threads.run(tasks, &|t| {
-        let sides = sides;
         let (c, end) = (inner * t / tasks, inner * (t + 1) / tasks);
         for o in 0..outer {
             for (i, &k) in at.iter().enumerate() {
                 // SAFETY: the index is in range, so the row exists; columns are this task's own.
                 unsafe {
-                    let to = (sides.base.0 as *mut T).add((o * n + wrapped(k, n)) * inner + c);
-                    let from = (sides.src.0 as *const T).add((o * at.len() + i) * inner + c);
+                    let to = (sides.base.get() as *mut T).add((o * n + wrapped(k, n)) * inner + c);
+                    let from = (sides.src.get() as *const T).add((o * at.len() + i) * inner + c);
                     let to = std::slice::from_raw_parts_mut(to, end - c);
                     let from = std::slice::from_raw_parts(from, end - c);
                     match mode {

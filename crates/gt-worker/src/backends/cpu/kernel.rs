@@ -219,7 +219,7 @@ impl<'b, 'a> Tiles<'b, 'a> {
         // SAFETY: passed on from `eval`.
         unsafe {
             match self.straight(store, base, start, within) {
-                Some(to) if store.direct && to as *const u8 == from => {}
+                Some(to) if store.direct && std::ptr::eq(to, from) => {}
                 Some(to) if same => std::ptr::copy(from, to, len * size),
                 Some(to) => narrow(store.dtype, from, to, len),
                 None => {
@@ -270,7 +270,15 @@ impl<'b, 'a> Tiles<'b, 'a> {
     }
 
     /// Fills a tile with `first + position * step`.
-    unsafe fn iota(&self, load: &LoadAt, first: Scalar, step: Scalar, tile: *mut u8, start: usize, len: usize) {
+    unsafe fn iota(
+        &self,
+        load: &LoadAt,
+        first: Scalar,
+        step: Scalar,
+        tile: *mut u8,
+        start: usize,
+        len: usize,
+    ) {
         let offset = load.map.offset(self.bound.slots);
         let dtype = load.dtype;
         let element = |position: isize| match dtype.kind() {
@@ -305,7 +313,9 @@ fn prefetch(from: *const u8, bytes: usize) {
     for at in (0..bytes).step_by(64) {
         // SAFETY: a prefetch of any address is harmless.
         unsafe {
-            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(from.wrapping_add(at) as *const i8)
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
+                from.wrapping_add(at) as *const i8
+            )
         };
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -426,6 +436,12 @@ pub fn run(kernel: &Lowered, bases: Bases, threads: &Threads) {
     }
     let bound = Bound::new(kernel, bases);
     let inner = kernel.dims[kernel.dims.len() - 1];
+    if let Some(dim) = kernel.turned
+        && inner >= 16
+        && kernel.numel > kernel.tile
+    {
+        return run_turned(&bound, dim, threads);
+    }
     // Rows long enough for a tile are walked one by one, others are walked across.
     let by_row = !kernel.linear && kernel.dims.len() > 1 && inner >= 128;
     let (units, unit) = if by_row {
@@ -445,6 +461,37 @@ pub fn run(kernel: &Lowered, bases: Bases, threads: &Threads) {
                 // SAFETY: tasks cover disjoint ranges of the space.
                 unsafe { tiles.eval(start, len) };
                 start += len;
+            }
+        }
+    });
+}
+
+/// Runs a kernel with a transposed operand: short tiles, taken along the dimension in which that operand is packed, so
+/// that a line of memory is used up while it is near.
+fn run_turned(bound: &Bound, dim: usize, threads: &Threads) {
+    const LINES: usize = 128;
+    let kernel = bound.kernel;
+    let inner = kernel.dims[kernel.dims.len() - 1];
+    let along = kernel.dims[dim];
+    let step: usize = kernel.dims[dim + 1..].iter().product();
+    let width = LINES.min(kernel.tile).min(inner);
+    let (across, between) = (inner.div_ceil(width), step / inner);
+    let outer = kernel.numel / (along * step);
+    // Long ways are cut, so that there are enough units for all threads.
+    const WAY: usize = 256;
+    let ways = along.div_ceil(WAY);
+    let units = outer * between * ways * across;
+    let tasks = tasks(threads, kernel.numel * kernel.cost, units);
+    threads.run(tasks, &|t| {
+        let mut tiles = Tiles::new(bound, width);
+        for u in units * t / tasks..units * (t + 1) / tasks {
+            let (rest, c) = (u / across, u % across * width);
+            let (rest, w) = (rest / ways, rest % ways * WAY);
+            let (o, b) = (rest / between, rest % between);
+            let len = width.min(inner - c);
+            for i in w..(w + WAY).min(along) {
+                // SAFETY: units cover disjoint ranges of the space.
+                unsafe { tiles.eval(o * along * step + i * step + b * inner + c, len) };
             }
         }
     });

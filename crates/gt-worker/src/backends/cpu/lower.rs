@@ -21,6 +21,8 @@ pub struct Lowered {
     pub cost: usize,
     /// All loads and stores are packed and in order: positions need no coordinates.
     pub linear: bool,
+    /// A dimension along which some map steps by one element, while its innermost dimension takes long steps.
+    pub turned: Option<usize>,
 }
 
 pub enum From {
@@ -213,7 +215,9 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
     };
     // A store may be written as its value is computed if no load can be the same memory.
     let aliased = |storage: u32| match plan.storages[storage as usize].reuse {
-        Some(input) => kernel.loads.iter().any(|l| matches!(&l.from, Source::Mem { storage: s, .. } if *s == input)),
+        Some(input) => {
+            kernel.loads.iter().any(|l| matches!(&l.from, Source::Mem { storage: s, .. } if *s == input))
+        }
         None => false,
     };
     let mut direct: SmallVec<[Option<u16>; 32]> = SmallVec::from_elem(None, regs);
@@ -272,7 +276,8 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
             slots - 1
         }
     };
-    let needs_tile = |l: &LoadAt| !(l.linear && matches!(l.from, From::Mem(_)) && (l.raw || is_native(l.dtype)));
+    let needs_tile =
+        |l: &LoadAt| !(l.linear && matches!(l.from, From::Mem(_)) && (l.raw || is_native(l.dtype)));
     for (i, load) in loads.iter_mut().enumerate() {
         widest = widest.max(if load.raw { load.dtype.size() } else { Lane::of(load.dtype).size() });
         if needs_tile(load) {
@@ -283,7 +288,8 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
             load.raw_at = take(&mut free);
         }
     }
-    let mut cost = loads.iter().map(|l| if l.linear || l.splat { 1 } else { 3 }).sum::<usize>() + stores.len();
+    let mut cost =
+        loads.iter().map(|l| if l.linear || l.splat { 1 } else { 3 }).sum::<usize>() + stores.len();
     let mut ops: Vec<Op> = Vec::with_capacity(kernel.code.len());
     for (i, code) in kernel.code.iter().enumerate() {
         let out = nloads + i;
@@ -310,7 +316,8 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
         for (k, &arg) in code.args.iter().enumerate() {
             let arg = arg as usize;
             let keeps = arg < nloads && loads[arg].splat;
-            if last[arg] == i && place[arg] != usize::MAX && !code.args[..k].contains(&(arg as u16)) && !keeps {
+            if last[arg] == i && place[arg] != usize::MAX && !code.args[..k].contains(&(arg as u16)) && !keeps
+            {
                 free.push(place[arg]);
             }
         }
@@ -350,7 +357,11 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
     ops.iter_mut().for_each(|o| o.tile_at *= slot_bytes);
     stores.iter_mut().for_each(|s| s.raw_at *= slot_bytes);
     let linear = loads.iter().all(|l| l.linear || l.splat) && stores.iter().all(|s| s.linear);
-    Lowered { dims, numel, tile, loads, ops, stores, regs, scratch: slots * slot_bytes, cost, linear }
+    let turned = loads.iter().map(|l| &l.strides).chain(stores.iter().map(|s| &s.strides)).find_map(|s| {
+        let long = s[s.len() - 1].unsigned_abs() > 1;
+        if long { s[..s.len() - 1].iter().position(|&step| step.unsigned_abs() == 1) } else { None }
+    });
+    Lowered { turned, dims, numel, tile, loads, ops, stores, regs, scratch: slots * slot_bytes, cost, linear }
 }
 
 /// Powers with a common constant exponent are simpler ops.
@@ -359,7 +370,9 @@ fn power(lane: Lane, loads: &[LoadAt], exponent: u16) -> Do {
     if !matches!(lane, Lane::F32 | Lane::F64) {
         return plain;
     }
-    let Some(LoadAt { from: From::Num(Num::Const(x)), .. }) = loads.get(exponent as usize) else { return plain };
+    let Some(LoadAt { from: From::Num(Num::Const(x)), .. }) = loads.get(exponent as usize) else {
+        return plain;
+    };
     let x: Scalar = *x;
     match x.as_f64() {
         2.0 => Do::Square,

@@ -42,7 +42,7 @@ fn exp_tail(r: f32) -> f32 {
     let p = p.mul_add(r, 8.333_452e-3);
     let p = p.mul_add(r, 4.166_579_6e-2);
     let p = p.mul_add(r, 1.666_666_5e-1);
-    p.mul_add(r, 5.000_000_1e-1)
+    p.mul_add(r, 0.5)
 }
 
 #[inline(always)]
@@ -85,7 +85,7 @@ fn log_parts(x: f32) -> (f32, f32, f32) {
     let p = p.mul_add(f, -1.666_805_8e-1);
     let p = p.mul_add(f, 2.000_071_5e-1);
     let p = p.mul_add(f, -2.499_999_4e-1);
-    let p = p.mul_add(f, 3.333_333_1e-1);
+    let p = p.mul_add(f, 3.333_333e-1);
     (e as f32, f, p * f * f * f)
 }
 
@@ -116,7 +116,7 @@ pub fn tanh(x: f32) -> f32 {
     let t = x.abs();
     let z = x * x;
     let p = -5.704_988_7e-3f32;
-    let p = p.mul_add(z, 2.063_908_9e-2);
+    let p = p.mul_add(z, 2.063_909e-2);
     let p = p.mul_add(z, -5.373_971_6e-2);
     let p = p.mul_add(z, 1.333_144_2e-1);
     let p = p.mul_add(z, -3.333_328e-1);
@@ -160,7 +160,7 @@ fn erfc_far(t: f32) -> f32 {
     let u = (-3.883_964_4e-3f32).mul_add(t, 2.425_462_2e-2);
     let r = r.mul_add(s, u);
     let r = r.mul_add(t, -1.067_778_8e-1);
-    let r = r.mul_add(t, -6.348_466_9e-1);
+    let r = r.mul_add(t, -6.348_467e-1);
     let r = r.mul_add(t, -1.287_175_1e-1);
     exp(r.mul_add(t, -t))
 }

@@ -3,7 +3,7 @@
 
 use super::convert::{narrow, widen};
 use super::kernel::{Bases, tasks};
-use super::threads::Threads;
+use super::threads::{Ptr, Threads};
 use gt_compiler::{Matmul, Tensor};
 use gt_ir::{DType, Kind};
 
@@ -53,11 +53,6 @@ impl<'a> Matrix<'a> {
     }
 }
 
-#[derive(Clone, Copy)]
-struct Dst(*mut u8);
-// SAFETY: tasks write disjoint parts of the result.
-unsafe impl Sync for Dst {}
-
 /// Below this many multiplications a product stays on one thread.
 const SMALL: usize = 64 * 64 * 64;
 /// Parts of a split product have at least this many rows or columns.
@@ -79,7 +74,7 @@ pub fn run(mm: &Matmul, bases: Bases, threads: &Threads, wide: *mut u8) {
     }
     let (a, b) = (Matrix::new(&mm.a, bases), Matrix::new(&mm.b, bases));
     let bias = mm.bias.as_ref().map(|t| Matrix::new(t, bases));
-    let out = Dst(bases.ptrs[mm.out as usize]);
+    let out = Ptr::new(bases.ptrs[mm.out as usize]);
     match mm.a.dtype {
         DType::F32 => floats::<f32>(mm, a, b, bias, out, threads),
         DType::F64 => floats::<f64>(mm, a, b, bias, out, threads),
@@ -105,7 +100,7 @@ impl Float for f64 {
     const ONE: f64 = 1.0;
 }
 
-fn floats<T: Float>(mm: &Matmul, a: Matrix, b: Matrix, bias: Option<Matrix>, out: Dst, threads: &Threads) {
+fn floats<T: Float>(mm: &Matmul, a: Matrix, b: Matrix, bias: Option<Matrix>, out: Ptr, threads: &Threads) {
     let (m, n, k) = (mm.m, mm.n, mm.k);
     let size = std::mem::size_of::<T>();
     let batches = mm.batch.numel();
@@ -113,20 +108,23 @@ fn floats<T: Float>(mm: &Matmul, a: Matrix, b: Matrix, bias: Option<Matrix>, out
     // Parts of one product, along its longer side.
     let by_rows = m >= n;
     let side = if by_rows { m } else { n };
-    let want = if threads.count() > 1 && batches < 4 * threads.count() && each >= SMALL { threads.count() } else { 1 };
+    let want = if threads.count() > 1 && batches < 4 * threads.count() && each >= SMALL {
+        threads.count()
+    } else {
+        1
+    };
     let parts = want.min(side / PART).max(1);
     // Cuts at multiples of a vector, so that every part sees whole tiles of the micro-kernel.
     let cut = |p: usize| if p == parts { side } else { (side * p / parts).next_multiple_of(48).min(side) };
     let units = batches * parts;
     let tasks = if parts > 1 { units } else { tasks(threads, (batches * each / 8).max(1), units) };
     threads.run(tasks, &|t| {
-        let out = out;
         for u in units * t / tasks..units * (t + 1) / tasks {
             let (i, p) = (u / parts, u % parts);
             let (from, to) = (cut(p), cut(p + 1));
             let (row, col, rows, cols) =
                 if by_rows { (from, 0, to - from, n) } else { (0, from, m, to - from) };
-            let dst = (out.0 as *mut T).wrapping_add(i * m * n + row * n + col);
+            let dst = (out.get() as *mut T).wrapping_add(i * m * n + row * n + col);
             let lhs = (a.batch(i, size) as *const T).wrapping_offset(row as isize * a.rs);
             let rhs = (b.batch(i, size) as *const T).wrapping_offset(col as isize * b.cs);
             // SAFETY: the operands hold these rows and columns by their maps; the part of the result is ours alone.
@@ -179,7 +177,7 @@ fn halves(
     a: Matrix,
     b: Matrix,
     bias: Option<Matrix>,
-    out: Dst,
+    out: Ptr,
     threads: &Threads,
     start: *mut f32,
 ) {
@@ -190,16 +188,15 @@ fn halves(
     let wc = wb.wrapping_add(batches * k * n);
     // A row-major copy in f32.
     let widened = |x: &Matrix, rows: usize, cols: usize, to: *mut f32| {
-        let to = Dst(to as *mut u8);
+        let to = Ptr::new(to as *mut u8);
         let total = batches * rows;
         let tasks = tasks(threads, total * cols, total.max(1));
         threads.run(tasks, &|t| {
-            let to = to;
             let mut line = vec![0u16; cols];
             for r in total * t / tasks..total * (t + 1) / tasks {
                 let from = x.batch(r / rows, 2) as *const u16;
                 let from = from.wrapping_offset((r % rows) as isize * x.rs);
-                let dst = (to.0 as *mut f32).wrapping_add(r * cols) as *mut u8;
+                let dst = (to.get() as *mut f32).wrapping_add(r * cols) as *mut u8;
                 // SAFETY: the map shows `cols` elements of the row; the copy has room for them.
                 unsafe {
                     if x.cs == 1 {
@@ -218,15 +215,14 @@ fn halves(
     widened(&b, k, n, wb);
     let da = Matrix { base: wa as *const u8, rs: k as isize, cs: 1, packed: Some((m * k) as isize), ..a };
     let db = Matrix { base: wb as *const u8, rs: n as isize, cs: 1, packed: Some((k * n) as isize), ..b };
-    floats::<f32>(mm, da, db, None, Dst(wc as *mut u8), threads);
+    floats::<f32>(mm, da, db, None, Ptr::new(wc as *mut u8), threads);
     let total = batches * m;
     let tasks = tasks(threads, total * n, total);
-    let sums = Dst(wc as *mut u8);
+    let sums = Ptr::new(wc as *mut u8);
     threads.run(tasks, &|t| {
-        let (sums, out) = (sums, out);
         let (mut line, mut wide) = (vec![0u16; n], vec![0f32; n]);
         for r in total * t / tasks..total * (t + 1) / tasks {
-            let row = (sums.0 as *mut f32).wrapping_add(r * n);
+            let row = (sums.get() as *mut f32).wrapping_add(r * n);
             // SAFETY: rows are disjoint; the bias shows `n` elements of the row.
             unsafe {
                 if let Some(bias) = &bias {
@@ -239,7 +235,7 @@ fn halves(
                     let row = std::slice::from_raw_parts_mut(row, n);
                     row.iter_mut().zip(&wide).for_each(|(d, x)| *d += x);
                 }
-                narrow(dtype, row as *const u8, out.0.wrapping_add(r * n * 2), n);
+                narrow(dtype, row as *const u8, out.get().wrapping_add(r * n * 2), n);
             }
         }
     });
@@ -267,13 +263,12 @@ macro_rules! int {
 
 int!(u8 i8 i16 i32 i64);
 
-fn ints<T: Int>(mm: &Matmul, a: Matrix, b: Matrix, bias: Option<Matrix>, out: Dst, threads: &Threads) {
+fn ints<T: Int>(mm: &Matmul, a: Matrix, b: Matrix, bias: Option<Matrix>, out: Ptr, threads: &Threads) {
     let (m, n, k) = (mm.m, mm.n, mm.k);
     let size = std::mem::size_of::<T>();
     let total = mm.batch.numel() * m;
     let tasks = tasks(threads, total * n * k.max(1), total);
     threads.run(tasks, &|t| {
-        let out = out;
         let mut sums = vec![0i64; n];
         for r in total * t / tasks..total * (t + 1) / tasks {
             let (i, row) = (r / m, (r % m) as isize);
@@ -295,7 +290,7 @@ fn ints<T: Int>(mm: &Matmul, a: Matrix, b: Matrix, bias: Option<Matrix>, out: Ds
                         let at = bias.batch(i, size) as *const T;
                         (*at.wrapping_offset(row * bias.rs + c as isize * bias.cs)).wide()
                     });
-                    *(out.0 as *mut T).add(r * n + c) = T::wrap(sum.wrapping_add(add));
+                    *(out.get() as *mut T).add(r * n + c) = T::wrap(sum.wrapping_add(add));
                 }
             }
         }

@@ -2,6 +2,7 @@
 
 mod convert;
 mod fold;
+mod halves;
 mod index;
 mod isa;
 mod kernel;

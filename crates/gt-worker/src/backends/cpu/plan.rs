@@ -4,7 +4,7 @@ use super::fold::FoldStep;
 use super::kernel::{self, Bases, tasks};
 use super::lower::{FoldOrder, Lowered, lower};
 use super::memory::{Block, CpuMemory, Pool};
-use super::threads::Threads;
+use super::threads::{Ptr, Threads};
 use super::{cpu_memory, index, matmul, rows};
 use crate::backend::{Buffer, Plan, PlanError};
 use gt_compiler::{Place, Work};
@@ -32,17 +32,12 @@ enum Ready {
 
 /// Copies bytes with as many threads as pay.
 pub fn copy(threads: &Threads, from: *const u8, to: *mut u8, bytes: usize) {
-    #[derive(Clone, Copy)]
-    struct Ends(*const u8, *mut u8);
-    // SAFETY: tasks copy disjoint ranges.
-    unsafe impl Sync for Ends {}
-    let ends = Ends(from, to);
+    let (from, to) = (Ptr::new(from as *mut u8), Ptr::new(to));
     let tasks = tasks(threads, bytes / 4, bytes / 4096 + 1);
     threads.run(tasks, &|t| {
-        let ends = ends;
         let (first, last) = (bytes * t / tasks, bytes * (t + 1) / tasks);
         // SAFETY: both sides hold `bytes` bytes and do not overlap.
-        unsafe { std::ptr::copy_nonoverlapping(ends.0.add(first), ends.1.add(first), last - first) };
+        unsafe { std::ptr::copy_nonoverlapping(from.get().add(first), to.get().add(first), last - first) };
     });
 }
 
@@ -102,7 +97,10 @@ impl CpuPlan {
             Work::CheckIndex { index, size, wrap } => {
                 let op = &self.structure.instrs[step.instr as usize].op;
                 let dim = match op {
-                    Op::Gather { dim } | Op::Take { dim } | Op::Scatter { dim, .. } | Op::TakePut { dim, .. } => *dim,
+                    Op::Gather { dim }
+                    | Op::Take { dim }
+                    | Op::Scatter { dim, .. }
+                    | Op::TakePut { dim, .. } => *dim,
                     _ => 0,
                 };
                 return index::check_index(index, *size, *wrap, (op.text(), dim), bases);
@@ -115,13 +113,13 @@ impl CpuPlan {
             Work::Random { dist, dtype, len, key, offset, out } => {
                 let (key, offset) = (key.get(bases.slots).as_i64(), offset.get(bases.slots).as_i64());
                 let size = dtype.size();
+                let to = Ptr::new(bases.ptrs[*out as usize]);
                 let tasks = tasks(threads, len * 8, len / 64);
                 threads.run(tasks, &|t| {
                     let (first, last) = (len * t / tasks, len * (t + 1) / tasks);
-                    let bases = bases;
                     // SAFETY: tasks write disjoint parts of the result.
                     let out = unsafe {
-                        let start = bases.ptrs[*out as usize].add(first * size);
+                        let start = to.get().add(first * size);
                         std::slice::from_raw_parts_mut(start, (last - first) * size)
                     };
                     philox::fill(*dist, *dtype, key as u64, offset as u64, first as u64, out);
@@ -207,8 +205,7 @@ impl Plan for CpuPlan {
         let scratch = bound.scratch.as_ref().map_or(std::ptr::null_mut(), |s| s.ptr());
         let bases = Bases { ptrs: &bound.ptrs, slots };
         for (i, step) in self.plan.steps.iter().enumerate() {
-            self.step(i, bases, scratch)
-                .map_err(|error| PlanError { instr: Some(step.instr), error })?;
+            self.step(i, bases, scratch).map_err(|error| PlanError { instr: Some(step.instr), error })?;
         }
         let mut outs: Vec<Buffer> = Vec::with_capacity(self.plan.outs.len());
         for (k, &storage) in self.plan.outs.iter().enumerate() {

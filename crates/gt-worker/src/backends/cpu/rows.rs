@@ -5,15 +5,10 @@ use super::fold::fold_list;
 use super::isa::per_isa;
 use super::kernel::{Bases, tasks};
 use super::math::Fast;
-use super::threads::Threads;
+use super::threads::{Ptr, Threads};
 use gt_compiler::Tensor;
 use gt_ir::real::Real;
 use gt_ir::{ArgKind, DType, ReduceKind, ScanKind, Shape};
-
-#[derive(Clone, Copy)]
-struct Ptr(*mut u8);
-// SAFETY: tasks write disjoint parts.
-unsafe impl Sync for Ptr {}
 
 /// A shape as [outer][n][inner] around one dimension.
 fn around(shape: &Shape, dim: usize) -> (usize, usize, usize) {
@@ -25,7 +20,7 @@ fn around(shape: &Shape, dim: usize) -> (usize, usize, usize) {
 
 fn start(x: &Tensor, bases: Bases) -> Ptr {
     let offset = x.map.offset(bases.slots) * x.dtype.size() as isize;
-    Ptr(bases.ptrs[x.storage as usize].wrapping_offset(offset))
+    Ptr::new(bases.ptrs[x.storage as usize].wrapping_offset(offset))
 }
 
 /// What softmax computes in.
@@ -77,13 +72,12 @@ fn softmax_of<T: Soft>(log: bool, dim: usize, x: &Tensor, out: u32, bases: Bases
         return;
     }
     let (dtype, size) = (x.dtype, x.dtype.size());
-    let (from, to) = (start(x, bases), Ptr(bases.ptrs[out as usize]));
+    let (from, to) = (start(x, bases), Ptr::new(bases.ptrs[out as usize]));
     let together = inner.min(TOGETHER);
     let groups = inner.div_ceil(together);
     let units = outer * groups;
     let tasks = tasks(threads, outer * n * inner * 12, units);
     threads.run(tasks, &|t| {
-        let (from, to) = (from, to);
         let mut x = vec![T::default(); n * together];
         let mut y = vec![T::default(); n];
         let mut raw = vec![0u8; if inner > 1 { n * together * size } else { 0 }];
@@ -93,7 +87,7 @@ fn softmax_of<T: Soft>(log: bool, dim: usize, x: &Tensor, out: u32, bases: Bases
             let at = (o * n * inner + c) * size;
             // SAFETY: the tensors hold [outer][n][inner] elements; units are disjoint; rows hold `n` elements each.
             unsafe {
-                let (src, dst) = (from.0.add(at) as *const u8, to.0.add(at));
+                let (src, dst) = (from.get().add(at) as *const u8, to.get().add(at));
                 let mut packed = src;
                 if inner > 1 {
                     for j in 0..n {
@@ -227,20 +221,19 @@ fn arg_reduce_of<E: Wide>(kind: ArgKind, dim: usize, x: &Tensor, out: u32, bases
     if outer * inner == 0 {
         return;
     }
-    let (from, to) = (start(x, bases), Ptr(bases.ptrs[out as usize]));
+    let (from, to) = (start(x, bases), Ptr::new(bases.ptrs[out as usize]));
     let better = |a: E::To, b: E::To| {
         !E::is_nan(b) && (E::is_nan(a) || if kind == ArgKind::Max { a > b } else { a < b })
     };
     let tasks = tasks(threads, outer * n * inner * 2, outer);
     threads.run(tasks, &|t| {
-        let (from, to) = (from, to);
         let mut best: Vec<E::To> = Vec::with_capacity(inner);
         for o in outer * t / tasks..outer * (t + 1) / tasks {
             // SAFETY: the tensor holds [outer][n][inner] elements, the result [outer][inner].
             let (x, out) = unsafe {
                 (
-                    std::slice::from_raw_parts((from.0 as *const E).add(o * n * inner), n * inner),
-                    std::slice::from_raw_parts_mut((to.0 as *mut i64).add(o * inner), inner),
+                    std::slice::from_raw_parts((from.get() as *const E).add(o * n * inner), n * inner),
+                    std::slice::from_raw_parts_mut((to.get() as *mut i64).add(o * inner), inner),
                 )
             };
             best.clear();
@@ -269,21 +262,20 @@ fn scan_of<E: Wide>(kind: ScanKind, dim: usize, x: &Tensor, out: u32, bases: Bas
     if outer * n * inner == 0 {
         return;
     }
-    let (from, to) = (start(x, bases), Ptr(bases.ptrs[out as usize]));
+    let (from, to) = (start(x, bases), Ptr::new(bases.ptrs[out as usize]));
     let join = |a, b| match kind {
         ScanKind::Sum => E::add(a, b),
         ScanKind::Prod => E::mul(a, b),
     };
     let tasks = tasks(threads, outer * n * inner * 4, outer);
     threads.run(tasks, &|t| {
-        let (from, to) = (from, to);
         let mut totals: Vec<E::To> = Vec::with_capacity(inner);
         for o in outer * t / tasks..outer * (t + 1) / tasks {
             // SAFETY: both tensors hold [outer][n][inner] elements; tasks write disjoint ones.
             let (x, out) = unsafe {
                 (
-                    std::slice::from_raw_parts((from.0 as *const E).add(o * n * inner), n * inner),
-                    std::slice::from_raw_parts_mut((to.0 as *mut E).add(o * n * inner), n * inner),
+                    std::slice::from_raw_parts((from.get() as *const E).add(o * n * inner), n * inner),
+                    std::slice::from_raw_parts_mut((to.get() as *mut E).add(o * n * inner), n * inner),
                 )
             };
             totals.clear();

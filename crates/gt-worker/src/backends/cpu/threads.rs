@@ -76,7 +76,9 @@ impl Threads {
         let shared = &*self.shared;
         // SAFETY: only the lifetime changes; `run` does not return before every helper is done with it.
         let work_ptr = unsafe {
-            std::mem::transmute::<*const (dyn Fn(usize) + Sync), *const (dyn Fn(usize) + Sync + 'static)>(work)
+            std::mem::transmute::<*const (dyn Fn(usize) + Sync), *const (dyn Fn(usize) + Sync + 'static)>(
+                work,
+            )
         };
         {
             let mut state = shared.state.lock();
@@ -184,6 +186,24 @@ impl Drop for Threads {
         for helper in self.helpers.drain(..) {
             let _ = helper.join();
         }
+    }
+}
+
+/// A pointer that tasks share; each of them writes its own part.
+#[derive(Clone, Copy)]
+pub struct Ptr(*mut u8);
+
+// SAFETY: whoever makes one promises that tasks write disjoint parts and read nothing that another writes.
+unsafe impl Sync for Ptr {}
+
+impl Ptr {
+    pub fn new(at: *mut u8) -> Ptr {
+        Ptr(at)
+    }
+
+    #[inline(always)]
+    pub fn get(&self) -> *mut u8 {
+        self.0
     }
 }
 

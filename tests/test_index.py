@@ -1,0 +1,149 @@
+"""Indexing: reading and assigning, against NumPy and PyTorch."""
+
+import numpy as np
+import pytest
+from helpers import check, draw, needs_torch, ours, theirs, torch
+
+import gt
+
+# An index as a function of a maker of integer or bool arrays.
+INDICES = {
+    "int": lambda a: 1,
+    "negative": lambda a: -1,
+    "ints": lambda a: (1, 2, 0),
+    "slice": lambda a: slice(1, None),
+    "slices": lambda a: (slice(None), slice(0, 2), slice(1, 4, 2)),
+    "empty slice": lambda a: slice(2, 1),
+    "far slice": lambda a: (slice(None), slice(-100, 100)),
+    "none": lambda a: (None, slice(None), None),
+    "ellipsis": lambda a: (..., 1),
+    "ellipsis mid": lambda a: (0, ..., slice(1, 3)),
+    "all": lambda a: (),
+    "dots": lambda a: ...,
+    "ints array": lambda a: a([1, 0, 1]),
+    "negative array": lambda a: a([-1, 0]),
+    "2d array": lambda a: a([[0, 1], [1, 1]]),
+    "two arrays": lambda a: (a([0, 1]), a([2, 0])),
+    "arrays broadcast": lambda a: (a([[0], [1]]), a([2, 0, 1])),
+    "arrays apart": lambda a: (a([0, 1]), slice(None), a([3, 0])),
+    "array middle": lambda a: (slice(None), a([2, 0])),
+    "array and int": lambda a: (a([0, 1]), 1),
+    "array and slice": lambda a: (slice(0, 1), a([2, 1]), slice(1, 3)),
+    "array and none": lambda a: (None, a([0, 1])),
+    "empty array": lambda a: a(np.zeros(0, dtype="int64")),
+    "mask full": lambda a: a(np.arange(24).reshape(2, 3, 4) % 3 == 0),
+    "mask rows": lambda a: a([True, False]),
+    "mask 2d": lambda a: a([[True, False, True], [False, False, True]]),
+    "mask none": lambda a: a(np.zeros((2, 3, 4), dtype=bool)),
+    "mask middle": lambda a: (slice(None), a([True, False, True])),
+    "list": lambda a: [1, 0],
+}
+
+
+def of(library):
+    return {np: np.array, gt: gt.tensor, torch: lambda x: torch.tensor(x)}[library]
+
+
+@pytest.mark.parametrize("kind", INDICES)
+def test_read(kind):
+    x = draw((2, 3, 4), "float32")
+    check(ours(x)[INDICES[kind](of(gt))], x[INDICES[kind](of(np))])
+
+
+@pytest.mark.parametrize("kind", INDICES)
+@pytest.mark.parametrize("value", ["number", "tensor", "row"])
+def test_assign(kind, value):
+    x = draw((2, 3, 4), "float32")
+    mine, right = ours(x), x.copy()
+    shape = right[INDICES[kind](of(np))].shape
+    if value == "row" and (not shape or kind.startswith("mask")):
+        return
+    new = {"number": 7.0, "tensor": draw(shape, "float32", seed=3), "row": draw(shape[-1:], "float32", seed=4)}[value]
+    right[INDICES[kind](of(np))] = new
+    mine[INDICES[kind](of(gt))] = new if value == "number" else ours(new)
+    check(mine, right)
+
+
+@needs_torch
+@pytest.mark.parametrize("kind", INDICES)
+def test_gradients(kind):
+    x = draw((2, 3, 4), "float64")
+    a, b = ours(x, grad=True), theirs(x, grad=True)
+    for t, library in ((a, gt), (b, torch)):
+        y = t * 2
+        y[INDICES[kind](of(library))] *= 3
+        (y[INDICES[kind](of(library))] ** 2).sum().backward()
+    check(a.grad, b.grad)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "bool", "float64", "float16"])
+def test_dtypes(dtype):
+    x = draw((3, 4), dtype)
+    check(ours(x)[1:, gt.tensor([0, 2])], x[1:, [0, 2]])
+    mine, right = ours(x), x.copy()
+    mine[0] = 1
+    right[0] = 1
+    check(mine, right)
+
+
+def test_views_share_storage():
+    x = gt.zeros(4, 4)
+    row, column, block, flat = x[1], x[:, 2], x[1:3, 1:3], x.view(-1)
+    row += 1
+    column.fill_(5)
+    block[0, 0] = 9
+    flat[-1] = -1
+    x[3, 0] = 7
+    right = np.zeros((4, 4), dtype="float32")
+    right[1] += 1
+    right[:, 2] = 5
+    right[1, 1] = 9
+    right[3, 3] = -1
+    right[3, 0] = 7
+    check(x, right)
+    check(flat, right.reshape(-1))
+    check(block, right[1:3, 1:3])
+    check(x.T[2], right.T[2])
+
+
+def test_copies_do_not():
+    x = gt.zeros(4)
+    for y in (x[gt.tensor([0, 1, 2, 3])], x[x == 0], x.clone(), gt.tensor(x), x + 0, x.to(gt.float64)):
+        y.fill_(1)
+    check(x, np.zeros(4, dtype="float32"))
+
+
+def test_augmented_assignment_through_index():
+    x = gt.ones(3, 3)
+    x[1] += 2
+    x[:, 0] *= 5
+    x[gt.tensor([0, 0])] -= 1
+    right = np.ones((3, 3), dtype="float32")
+    right[1] += 2
+    right[:, 0] *= 5
+    right[[0, 0]] -= 1
+    check(x, right)
+
+
+def test_bad_index_values_fail_when_looked_at():
+    x = gt.ones(3)
+    y = gt.zeros(3)
+    gt.synchronize()  # a program fails as a whole: what it made is lost, what was there before stays
+    with pytest.raises((IndexError, RuntimeError), match=r"index|range|bounds"):
+        x[gt.tensor([5])].numpy()
+    check(x, np.ones(3, dtype="float32"))
+    with pytest.raises((IndexError, RuntimeError)):
+        y[gt.tensor([7])] = 1.0
+        y.numpy()
+    check(y, np.zeros(3, dtype="float32"))
+
+
+def test_iteration_and_containers():
+    x = gt.arange(6).reshape(2, 3)
+    assert [row.tolist() for row in x] == [[0, 1, 2], [3, 4, 5]]
+    assert len(x) == 2
+    a, b = x
+    assert b[2].item() == 5
+    assert 4 in x and 9 not in x
+    assert list(range(10))[gt.tensor(3)] == 3
+    assert x.nonzero().tolist() == np.argwhere(x.numpy()).tolist()

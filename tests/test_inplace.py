@@ -1,0 +1,151 @@
+"""Writing in place: aliasing, versions, autograd through it."""
+
+import numpy as np
+import pytest
+from helpers import check, needs_torch, torch
+
+import gt
+
+METHODS = {
+    "add_": lambda x: x.add_(2),
+    "add_ alpha": lambda x: x.add_(x.clone(), alpha=3),
+    "sub_": lambda x: x.sub_(0.5),
+    "mul_": lambda x: x.mul_(x.clone()),
+    "div_": lambda x: x.div_(4),
+    "pow_": lambda x: x.pow_(2),
+    "exp_": lambda x: x.exp_(),
+    "sqrt_": lambda x: x.sqrt_(),
+    "neg_": lambda x: x.neg_(),
+    "relu_": lambda x: x.relu_(),
+    "clamp_": lambda x: x.clamp_(0.6, 2),
+    "fill_": lambda x: x.fill_(3),
+    "zero_": lambda x: x.zero_(),
+    "copy_": lambda x: x.copy_(x.flip(0) if hasattr(x, "flip") else x),
+    "masked_fill_": lambda x: x.masked_fill_(x > 1, -1),
+    "tril_": lambda x: x.tril_(),
+    "lerp_": lambda x: x.lerp_(x * 2, 0.5),
+    "addcmul_": lambda x: x.addcmul_(x.clone(), x.clone(), value=0.5),
+    "scatter_": lambda x: x.scatter_(1, (x[:, :1] * 0).long(), 5.0),
+    "index_fill_": lambda x: x.index_fill_(0, (x[:1, 0] * 0).long(), 8.0),
+}
+TARGETS = {
+    "whole": lambda x: x,
+    "row": lambda x: x[1:2],
+    "columns": lambda x: x[:, 1:3],
+    "transposed": lambda x: x.T,
+    "view": lambda x: x.view(3, 4),
+    "strided": lambda x: x[::2, ::2],
+    "data": lambda x: x.data,
+    "detached": lambda x: x.detach(),
+}
+
+
+@needs_torch
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("target", TARGETS)
+def test_against_torch(method, target):
+    start = np.linspace(0.5, 3, 12, dtype="float64").reshape(4, 3)
+    results = []
+    for library in (gt, torch):
+        x = library.tensor(start)
+        part = TARGETS[target](x)
+        out = METHODS[method](part)
+        assert out is part
+        results.append((x, part))
+    check(results[0][0], results[1][0])
+    check(results[0][1], results[1][1])
+
+
+@needs_torch
+@pytest.mark.parametrize("method", ["add_", "mul_", "div_", "exp_", "relu_", "clamp_", "fill_", "masked_fill_", "copy_"])
+@pytest.mark.parametrize("target", ["whole", "row", "columns", "transposed"])
+def test_gradients_through_it(method, target):
+    start = np.linspace(0.5, 3, 12, dtype="float64").reshape(4, 3)
+    grads = []
+    for library in (gt, torch):
+        x = library.tensor(start, requires_grad=True)
+        y = x * 1.0
+        METHODS[method](TARGETS[target](y))
+        (y * y).sum().backward()
+        grads.append(x.grad)
+    check(*grads)
+
+
+def test_leaf_needs_no_grad():
+    x = gt.ones(2, requires_grad=True)
+    with pytest.raises(RuntimeError, match="leaf"):
+        x.add_(1)
+    with pytest.raises(RuntimeError, match="leaf"):
+        x[0] = 1
+    with gt.no_grad():
+        x.add_(1)
+    check(x, np.full(2, 2, dtype="float32"))
+
+
+def test_augmented_assignment_of_a_leaf_is_untracked():
+    p = gt.ones(2, requires_grad=True)
+    (p * 3).sum().backward()
+    before = p
+    p -= 0.1 * p.grad
+    assert p is before and p.is_leaf and p.requires_grad
+    check(p, np.full(2, 0.7, dtype="float32"))
+    with pytest.raises(RuntimeError):
+        p -= p * 2
+
+
+def test_saved_values_are_guarded():
+    x = gt.ones(3, requires_grad=True)
+    y = x * 2
+    z = y * y
+    y.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        z.sum().backward()
+    y = x.exp()
+    y.data.add_(1)
+    y.sum().backward()
+    check(x.grad, np.full(3, np.e), (1e-5, 1e-5), dtype=False)
+
+
+def test_versions():
+    x = gt.zeros(3)
+    assert x._version == 0
+    x.add_(1)
+    x[0] = 2
+    assert x._version == 2
+    x.data.add_(1)
+    assert x._version == 2
+    assert x[1:]._version == 2
+
+
+def test_expanded_tensors_refuse():
+    with pytest.raises(RuntimeError, match="single memory location"):
+        gt.ones(1).expand(3).add_(1)
+
+
+def test_type_does_not_change():
+    x = gt.ones(2, dtype=gt.int64)
+    with pytest.raises(RuntimeError, match="can't be cast"):
+        x.add_(0.5)
+    with pytest.raises(RuntimeError):
+        x /= 2
+    with pytest.raises(RuntimeError, match="shape"):
+        gt.ones(2).add_(gt.ones(3, 2))
+
+
+def test_state_dict_and_data_write_through():
+    layer = gt.nn.Linear(2, 2)
+    layer.state_dict()["weight"].copy_(gt.eye(2))
+    check(layer.weight, np.eye(2, dtype="float32"))
+    layer.weight.data.copy_(gt.zeros(2, 2))
+    check(layer.weight, np.zeros((2, 2), dtype="float32"))
+    layer.weight.data = gt.ones(2, 2)
+    check(layer.weight, np.ones((2, 2), dtype="float32"))
+
+
+def test_rows_of_a_buffer():
+    buffer, right = gt.zeros(50, 4), np.zeros((50, 4), dtype="float32")
+    for i in range(50):
+        row = gt.full((4,), float(i))
+        buffer[i] = row
+        right[i] = i
+    check(buffer, right)

@@ -1,0 +1,297 @@
+"""Manners of the process: interrupts, forks, threads, long chains, the end. Each in a process of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from helpers import check
+
+import gt
+
+WORK = "x = gt.randn(1500, 1500)\nfor _ in range(400):\n    x = (x @ x) * 1e-4\n"
+
+
+def interrupted(tmp_path, script):
+    """Runs a script until it says `ready`, interrupts it, and gives its end and how long that took."""
+    path = tmp_path / "script.py"
+    path.write_text(script)
+    env = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(gt.__file__))}
+    env.pop("GT_SERVER", None)
+    process = subprocess.Popen(
+        [sys.executable, "-u", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+    )
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.5)
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err, time.monotonic() - start
+
+
+@pytest.mark.local_only
+def test_interrupt_ends_a_wait(tmp_path):
+    script = f"import gt\n{WORK}print('ready')\nx.sum().item()\nprint('not reached')\n"
+    status, out, err, seconds = interrupted(tmp_path, script)
+    assert status != 0 and "KeyboardInterrupt" in err and "not reached" not in out
+    assert seconds < 5, err
+
+
+@pytest.mark.local_only
+def test_interrupt_leaves_a_usable_session(tmp_path):
+    script = (
+        f"import gt, os\n{WORK}print('ready')\ntry:\n    x.sum().item()\nexcept KeyboardInterrupt:\n"
+        "    print('caught', (gt.ones(2) + 1).tolist())\n    os._exit(0)\n"
+    )
+    status, out, err, _ = interrupted(tmp_path, script)
+    assert status == 0 and "caught [2.0, 2.0]" in out, err
+
+
+def test_a_long_chain_is_dropped_at_once(run_python):
+    run_python(
+        """
+import gt, sys
+sys.setrecursionlimit(200)
+x = gt.ones(2, requires_grad=True)
+y = x
+for _ in range(100_000):
+    y = y + 1.0
+del y
+y = x
+for _ in range(100_000):
+    y = y * 1.0
+y.sum().backward()
+assert x.grad.tolist() == [1, 1]
+views = gt.zeros(4)
+for _ in range(20_000):
+    views = views.view(2, 2).view(4)
+assert views.tolist() == [0] * 4
+"""
+    )
+
+
+def test_fork_starts_clean(run_python):
+    run_python(
+        """
+import gt, os
+x = gt.ones(3)
+assert x.sum().item() == 3
+pid = os.fork()
+if pid == 0:
+    code = 1
+    try:
+        assert (gt.ones(2) * 2).tolist() == [2, 2]
+        try:
+            (x + 1).tolist()
+        except RuntimeError as e:
+            code = 0 if "fork" in str(e) else 2
+        del x
+    finally:
+        os._exit(code)
+_, status = os.waitpid(pid, 0)
+assert status == 0, status
+assert (x + 1).tolist() == [2, 2, 2]
+""",
+        timeout=30,
+    )
+
+
+def test_multiprocessing_fork(run_python):
+    run_python(
+        """
+import gt, multiprocessing as mp
+
+def work(i):
+    return (gt.full((2,), float(i)) * 2).tolist()
+
+assert gt.ones(1).item() == 1
+with mp.get_context("fork").Pool(2) as pool:
+    assert pool.map(work, range(4)) == [[0, 0], [2, 2], [4, 4], [6, 6]]
+assert gt.ones(1).item() == 1
+""",
+        timeout=60,
+    )
+
+
+def test_shutdown_with_live_tensors(run_python):
+    done = run_python(
+        """
+import gt
+keep = [gt.randn(10) + i for i in range(100)]
+x = gt.ones(3, requires_grad=True)
+y = (x * 2).sum()
+y.register_hook(lambda g: None)
+class Late:
+    def __del__(self):
+        self.t = None
+late = Late()
+late.t = gt.ones(3) * 2
+import builtins
+builtins.kept_beyond_the_module = keep
+print("done")
+"""
+    )
+    assert done.stdout == "done\n" and done.stderr == ""
+
+
+def test_unseen_failure_at_exit(run_python):
+    done = run_python("import gt\nx = gt.ones(3)[gt.tensor([5])]\nprint('end')\n", check=False)
+    assert done.returncode != 0 and done.stdout == "end\n"
+    assert "index 5" in done.stderr and "script.py:2" in done.stderr
+
+
+def test_errors_name_the_line(run_python):
+    done = run_python(
+        "import gt\nx = gt.ones(3)\ni = gt.tensor([5])\n\ny = x[i]\nz = y + 1\nz.tolist()\n", check=False
+    )
+    assert done.returncode == 1 and "script.py:5" in done.stderr
+
+
+def test_threads_record_their_own_streams():
+    results, errors = {}, []
+    shared = gt.arange(4).float()
+
+    def work(i):
+        try:
+            with gt.no_grad():
+                x = shared * i
+                for _ in range(50):
+                    x = x + 1
+                results[i] = x.tolist()
+        except Exception as e:
+            errors.append(e)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+    assert not errors
+    for i in range(8):
+        assert results[i] == [k * i + 50 for k in range(4)]
+    assert gt.is_grad_enabled()
+
+
+def test_values_pass_between_threads():
+    box = {}
+
+    def make():
+        box["x"] = gt.ones(3) * 7  # not looked at: still in that thread's stream
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join(60)
+    check(box["x"] + 1, np.full(3, 8, dtype="float32"))
+
+
+def test_waiting_releases_the_gil():
+    ticks = []
+    stop = threading.Event()
+
+    def tick():
+        while not stop.is_set():
+            ticks.append(time.monotonic())
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    x = gt.randn(1000, 1000)
+    start = time.monotonic()
+    for _ in range(20):
+        x = (x @ x) * 1e-3
+    x.sum().item()
+    end = time.monotonic()
+    stop.set()
+    thread.join(10)
+    during = [t for t in ticks if start <= t <= end]
+    assert len(during) >= min(3, (end - start) / 0.02)
+
+
+def test_import_is_light(run_python):
+    run_python(
+        "import sys\nimport gt\n"
+        "heavy = {'numpy', 'typing', 'dataclasses', 'inspect', 'asyncio', 'torch'} & set(sys.modules)\n"
+        "assert not heavy - {'typing'}, heavy\n"
+    )
+
+
+@pytest.mark.local_only
+def test_workers_inside_the_process(run_python):
+    run_python(
+        """
+import gt
+gt.gpu_workers(3)
+assert (gt.ones(4) * 2).sum().item() == 8
+assert len(gt.debug.get_worker_stats()["workers"]) == 3
+gt.gpu_workers(1)
+assert len(gt.debug.get_worker_stats()["workers"]) == 1
+assert (gt.ones(4) * 2).sum().item() == 8
+try:
+    gt.connect("localhost:1")
+except RuntimeError as e:
+    assert "already connected" in str(e) and "disconnect" in str(e)
+gt.disconnect()
+try:
+    gt.connect("localhost:1")
+except ConnectionError as e:
+    assert "gt.server" in str(e) or "refused" in str(e), e
+else:
+    raise AssertionError
+"""
+    )
+
+
+@pytest.mark.local_only
+def test_server_and_workers(start_system, run_python):
+    system = start_system(workers=2)
+    run_python(
+        f"""
+import gt
+session = gt.connect("localhost:{system.port}")
+assert (gt.ones(3) + 1).tolist() == [2, 2, 2]
+big = gt.randn(512, 512)
+assert abs((big @ big.T).diagonal().mean().item() - 512) < 100
+import numpy as np
+array = np.random.randn(1000, 1000).astype("float32")
+np.testing.assert_array_equal(gt.from_numpy(array).numpy(), array)
+with gt.open_session("localhost:{system.port}") as other:
+    x = gt.ones(2)
+try:
+    x + gt.ones(2)
+except RuntimeError as e:
+    assert "session" in str(e)
+else:
+    raise AssertionError
+gt.disconnect()
+""",
+        timeout=60,
+    )
+    env = {"GT_TEST": "1"}
+    done = run_python(
+        f"import os\nos.environ['GT_SERVER'] = 'localhost:{system.port}'\nimport gt\n"
+        "print((gt.ones(2) * 3).tolist(), gt.current_session().peer)\n",
+        env=env,
+    )
+    assert "[3.0, 3.0]" in done.stdout and str(system.port) in done.stdout
+
+
+def test_debug_tools(tmp_path, capsys):
+    x = gt.ones(2, requires_grad=True)
+    y = (x * 2).exp()
+    names = [name for name, _ in gt.debug.get_tape(y)]
+    assert names[-2:] == ["MulBackward0", "ExpBackward0"]
+    assert any("EXP" in line for line in gt.debug.get_tape())
+    gt.debug.print_tape(y)
+    gt.debug.print_tape()
+    assert "ExpBackward0" in capsys.readouterr().out
+    gt.debug.save_program(tmp_path / "program.gt")
+    assert (tmp_path / "program.gt").stat().st_size > 20
+    y.tolist()
+    stats = gt.debug.get_worker_stats()
+    assert stats["programs"] > 0 and stats["workers"][0]["instructions"] > 0
+    gt.debug.print_worker_stats()
+    assert "programs" in capsys.readouterr().out
