@@ -70,7 +70,7 @@ def test_numpy_there_and_back(dtype):
             back = gt.from_numpy(array).numpy()
             assert back.dtype == array.dtype and back.shape == array.shape
             np.testing.assert_array_equal(back, array)
-            assert back.flags.writeable and back.flags.owndata or back.base is not None
+            assert (back.flags.writeable and back.flags.owndata) or back.base is not None
 
 
 def test_bytes_are_taken_before_from_numpy_returns():

@@ -57,7 +57,9 @@ def test_against_torch(method, target):
 
 
 @needs_torch
-@pytest.mark.parametrize("method", ["add_", "mul_", "div_", "exp_", "relu_", "clamp_", "fill_", "masked_fill_", "copy_"])
+@pytest.mark.parametrize(
+    "method", ["add_", "mul_", "div_", "exp_", "relu_", "clamp_", "fill_", "masked_fill_", "copy_"]
+)
 @pytest.mark.parametrize("target", ["whole", "row", "columns", "transposed"])
 def test_gradients_through_it(method, target):
     start = np.linspace(0.5, 3, 12, dtype="float64").reshape(4, 3)

@@ -159,9 +159,7 @@ def test_losses_against_torch(kind):
 def test_losses_by_name():
     p, y = ours(draw((4, 3), "float64", 0.1, 0.9)), ours(np.eye(4, 3))
     assert nn.mse_loss(p, y).item() == pytest.approx(((p - y) ** 2).mean().item())
-    assert nn.binary_cross_entropy(p, y).item() == pytest.approx(
-        -(y * p.log() + (1 - y) * (1 - p).log()).mean().item()
-    )
+    assert nn.binary_cross_entropy(p, y).item() == pytest.approx(-(y * p.log() + (1 - y) * (1 - p).log()).mean().item())
     classes = gt.tensor([0, 1, 2, 0])
     right = -p.log_softmax(1).gather(1, classes.unsqueeze(1)).mean().item()
     assert nn.cross_entropy_loss(p, classes).item() == pytest.approx(right)

@@ -9,7 +9,6 @@ from helpers import needs_torch, ours, theirs, torch
 import gt
 
 
-
 def plain(t):
     """The text without what depends on the length of the library's name."""
     return re.sub(r",\s+dtype=", ", dtype=", repr(t)).replace("torch.", "gt.")
@@ -40,7 +39,22 @@ def test_golden(make, text):
         assert repr(make(torch)) == text.replace("T.", "torch.")
 
 
-SHAPES = [(), (1,), (3,), (30,), (2, 3), (3, 40), (2, 3, 4), (1001,), (40, 30), (7, 8, 30), (2, 600), (2, 2, 2, 100), (0,), (3, 0)]
+SHAPES = [
+    (),
+    (1,),
+    (3,),
+    (30,),
+    (2, 3),
+    (3, 40),
+    (2, 3, 4),
+    (1001,),
+    (40, 30),
+    (7, 8, 30),
+    (2, 600),
+    (2, 2, 2, 100),
+    (0,),
+    (3, 0),
+]
 SCALES = [1.0, 1e-3, 1e-6, 100.0, 1e5, 1e9]
 
 

@@ -145,9 +145,7 @@ def test_unseen_failure_at_exit(run_python):
 
 
 def test_errors_name_the_line(run_python):
-    done = run_python(
-        "import gt\nx = gt.ones(3)\ni = gt.tensor([5])\n\ny = x[i]\nz = y + 1\nz.tolist()\n", check=False
-    )
+    done = run_python("import gt\nx = gt.ones(3)\ni = gt.tensor([5])\n\ny = x[i]\nz = y + 1\nz.tolist()\n", check=False)
     assert done.returncode == 1 and "script.py:5" in done.stderr
 
 

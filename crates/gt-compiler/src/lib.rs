@@ -1,13 +1,14 @@
 //! Program -> graph -> plan. Knows no device: a backend turns the plan's steps into work.
 //!
 //! `graph` shares and drops values and turns views into index maps, `fuse` groups elementwise work into kernels
-//! and orders the steps, `place` gives every value its memory. What comes out is a [`Plan`].
+//! and orders the steps, `steps` writes those that are no kernels, `place` gives every value its memory. What comes out is a [`Plan`].
 
 mod fuse;
 mod graph;
 pub mod map;
 mod place;
 pub mod plan;
+mod steps;
 mod text;
 
 pub use map::{Map, Strides};

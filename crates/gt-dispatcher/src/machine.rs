@@ -228,9 +228,9 @@ impl Machine {
 
     fn worker(&mut self, now: u64, worker: WorkerId, message: WorkerMsg, out: &mut Vec<Action>) {
         match message {
-            WorkerMsg::Update { session, finished, values, failures, .. } => {
+            WorkerMsg::Update { session, finished, values, failures, spared, .. } => {
                 self.with_session(now, session, out, |s, cx| {
-                    s.worker_update(worker, finished, values, failures, cx);
+                    s.worker_update(worker, finished, values, failures, &spared, cx);
                     Ok(())
                 })
             }

@@ -62,7 +62,14 @@ impl Rig {
 
     fn done(&mut self, worker: u32, seq: u64) -> Vec<Action> {
         let (finished, values, failures) = (vec![seq], vec![], vec![]);
-        let update = WorkerMsg::Update { session: S, finished, values, failures, session_bytes: 0 };
+        let update = WorkerMsg::Update {
+            session: S,
+            finished,
+            values,
+            failures,
+            spared: Vec::new(),
+            session_bytes: 0,
+        };
         self.step(Event::Worker(WorkerId(worker), update))
     }
 

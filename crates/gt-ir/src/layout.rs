@@ -430,12 +430,11 @@ pub fn localize(op: &Op, rule: &Rule, args: &[ArgTy], part: Part) -> Result<Loca
         Op::Reduce { kind, dims, keepdim } => {
             if let (Some(Some(Split(d))), Some(ArgTy::Val(x)), Partial(_)) =
                 (rule.args.first(), args.first(), rule.out)
+                && part.range(x.shape[*d]).is_empty()
             {
-                if part.range(x.shape[*d]).is_empty() {
-                    // A maximum over nothing is no op; the part holds the identity.
-                    let op = Op::Full { shape: x.shape.reduced(dims, *keepdim), dtype: x.dtype };
-                    return Ok(Local { op, args: vec![LocalArg::Num(identity(*kind, x.dtype))] });
-                }
+                // A maximum over nothing is no op; the part holds the identity.
+                let op = Op::Full { shape: x.shape.reduced(dims, *keepdim), dtype: x.dtype };
+                return Ok(Local { op, args: vec![LocalArg::Num(identity(*kind, x.dtype))] });
             }
             op.clone()
         }

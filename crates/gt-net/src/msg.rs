@@ -224,6 +224,8 @@ pub enum WorkerMsg {
         finished: Vec<u64>,
         values: Vec<Value>,
         failures: Vec<(u64, Failure)>,
+        /// Results of failed programs that have a value nonetheless, since they did not depend on the mistake.
+        spared: Vec<TensorId>,
         /// Bytes of this session held on the worker.
         session_bytes: u64,
     },

@@ -390,13 +390,8 @@ pub fn _custom_node<'py>(
         }
     }
     let types: Vec<Ty> = outputs.iter().map(|o| o.get().t.ty().clone()).collect();
-    let backward = PythonBackward {
-        name,
-        call: Mutex::new(Some(call)),
-        outputs: types.clone(),
-        materialize,
-        inputs,
-    };
+    let backward =
+        PythonBackward { name, call: Mutex::new(Some(call)), outputs: types.clone(), materialize, inputs };
     let Some(first) = types.first().cloned() else {
         return runtime_error("a Function must return at least one Tensor");
     };

@@ -6,6 +6,8 @@ use gt_client::Tensor;
 use gt_ir::{Ints, Operand, Scalar, Shape};
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
+#[cfg(feature = "stubs")]
+use pyo3::type_hint_union;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PyTuple};
 use pyo3::{Borrowed, ffi};
 use smallvec::SmallVec;
@@ -70,7 +72,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Other {
 
     #[cfg(feature = "stubs")]
     const INPUT_TYPE: pyo3::inspect::PyStaticExpr =
-        pyo3::type_hint_union!(<PyTensor as pyo3::PyTypeInfo>::TYPE_HINT, <f64 as FromPyObject>::INPUT_TYPE);
+        type_hint_union!(<PyTensor as pyo3::PyTypeInfo>::TYPE_HINT, <f64 as FromPyObject>::INPUT_TYPE);
 
     fn extract(obj: Borrowed<'a, 'py, PyAny>) -> Result<Other> {
         match operand(&obj)? {
@@ -116,7 +118,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for DimsArg {
 
     #[cfg(feature = "stubs")]
     const INPUT_TYPE: pyo3::inspect::PyStaticExpr =
-        pyo3::type_hint_union!(<i64 as FromPyObject>::INPUT_TYPE, <Vec<i64> as FromPyObject>::INPUT_TYPE);
+        type_hint_union!(<i64 as FromPyObject>::INPUT_TYPE, <Vec<i64> as FromPyObject>::INPUT_TYPE);
 
     fn extract(obj: Borrowed<'a, 'py, PyAny>) -> Result<DimsArg> {
         dims_of(&obj).map(DimsArg)

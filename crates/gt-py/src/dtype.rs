@@ -16,7 +16,9 @@ static ALL: PyOnceLock<Vec<Py<PyDType>>> = PyOnceLock::new();
 
 /// The one object that stands for a type.
 pub fn dtype_object(py: Python, dtype: DType) -> PyResult<Py<PyDType>> {
-    let all = ALL.get_or_try_init(py, || DType::ALL.iter().map(|d| Py::new(py, PyDType(*d))).collect::<PyResult<_>>())?;
+    let all = ALL.get_or_try_init(py, || {
+        DType::ALL.iter().map(|d| Py::new(py, PyDType(*d))).collect::<PyResult<_>>()
+    })?;
     Ok(all[dtype as usize].clone_ref(py))
 }
 

@@ -63,9 +63,7 @@ fn to_python(error: Error) -> PyErr {
         Error::Type(m) => PyTypeError::new_err(m),
         Error::Value(m) => PyValueError::new_err(m),
         Error::Index(m) => PyIndexError::new_err(m),
-        Error::Runtime(m) if m == INTERRUPTED => {
-            PENDING.take().unwrap_or_else(|| PyRuntimeError::new_err(m))
-        }
+        Error::Runtime(m) if m == INTERRUPTED => PENDING.take().unwrap_or_else(|| PyRuntimeError::new_err(m)),
         Error::Runtime(m) => PyRuntimeError::new_err(m),
         Error::Memory(m) => Python::attach(|py| match out_of_memory(py) {
             Ok(class) => PyErr::from_type(class.clone(), m),
@@ -82,7 +80,10 @@ pub fn out_of_memory(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
         let bases = (PyRuntimeError::type_object(py), PyMemoryError::type_object(py));
         let body = PyDict::new(py);
         body.set_item("__module__", "gt")?;
-        body.set_item("__doc__", "A worker has not enough memory for a program; tensors are as they were before it.")?;
+        body.set_item(
+            "__doc__",
+            "A worker has not enough memory for a program; tensors are as they were before it.",
+        )?;
         let class = py.get_type::<PyType>().call1(("OutOfMemoryError", bases, body))?;
         Ok::<_, PyErr>(class.cast_into::<PyType>()?.unbind())
     })?;

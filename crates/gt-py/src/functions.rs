@@ -90,7 +90,9 @@ pub fn frombuffer(
     let rest = bytes.len().saturating_sub(offset);
     let n = if count < 0 { rest / size } else { count as usize };
     if n * size > rest {
-        return crate::errors::value_error(format!("frombuffer: {n} elements of {size} bytes in {rest} bytes"));
+        return crate::errors::value_error(format!(
+            "frombuffer: {n} elements of {size} bytes in {rest} bytes"
+        ));
     }
     let ty = gt_ir::Ty::new(dtype.0, [n]);
     made(create::from_bytes(ty, bytes[offset..offset + n * size].to_vec())?, None, requires_grad)

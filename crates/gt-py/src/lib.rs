@@ -36,19 +36,19 @@ mod _gt {
     use crate::functions::{
         arange, as_tensor, bernoulli, broadcast_tensors, cat, empty, empty_like, eye, from_numpy, frombuffer,
         full, full_like, hstack, is_tensor, linspace, multinomial, ones, ones_like, pow, promote_types, rand,
-        rand_like, randint, randn, randn_like, randperm, result_type, set_printoptions, stack, tensor, vstack,
-        where_, zeros, zeros_like,
+        rand_like, randint, randn, randn_like, randperm, result_type, set_printoptions, stack, tensor,
+        vstack, where_, zeros, zeros_like,
     };
     #[pymodule_export]
     use crate::nn::{
         _adam_step, _sgd_step, PyAdamState, binary_cross_entropy, binary_cross_entropy_with_logits,
-        clip_grad_norm_, cosine_similarity, cross_entropy, einsum, embedding, huber_loss, kl_div, l1_loss, linear,
-        mse_loss, nll_loss, one_hot, smooth_l1_loss, tensordot,
+        clip_grad_norm_, cosine_similarity, cross_entropy, einsum, embedding, huber_loss, kl_div, l1_loss,
+        linear, mse_loss, nll_loss, one_hot, smooth_l1_loss, tensordot,
     };
     #[pymodule_export]
     use crate::session::{
-        _finish, _save_program, _stats, _tape, PySession, connect, current_session, disconnect, get_rng_state,
-        gpu_workers, main, manual_seed, open_session, set_rng_state, synchronize,
+        _finish, _save_program, _stats, _tape, PySession, connect, current_session, disconnect,
+        get_rng_state, gpu_workers, main, manual_seed, open_session, set_rng_state, synchronize,
     };
     #[pymodule_export]
     use crate::tensor::{_rebuild, PyTensor};

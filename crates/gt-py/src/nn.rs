@@ -182,10 +182,10 @@ pub fn _sgd_step(
     let o = Sgd { lr, momentum, dampening, weight_decay, nesterov, maximize };
     optim::sgd_step(&params, &grads, &mut kept, &o)?;
     for (i, t) in kept.into_iter().enumerate() {
-        if let Some(t) = t {
-            if buffers.get_item(i)?.is_none() {
-                buffers.set_item(i, PyTensor::new(t))?;
-            }
+        if let Some(t) = t
+            && buffers.get_item(i)?.is_none()
+        {
+            buffers.set_item(i, PyTensor::new(t))?;
         }
     }
     Ok(())
@@ -270,7 +270,9 @@ pub fn clip_grad_norm_(parameters: &Bound<PyAny>, max_norm: f64, norm_type: f64)
     let grads: Vec<Tensor> = tensors(parameters)?.iter().filter_map(Tensor::grad).collect();
     match optim::clip_grad_norm(&grads, max_norm, norm_type)? {
         Some(t) => Ok(PyTensor::new(t)),
-        None => Ok(PyTensor::new(gt_client::ops::create::full(gt_ir::Shape::scalar(), 0.0, gt_ir::DType::F32)?)),
+        None => {
+            Ok(PyTensor::new(gt_client::ops::create::full(gt_ir::Shape::scalar(), 0.0, gt_ir::DType::F32)?))
+        }
     }
 }
 

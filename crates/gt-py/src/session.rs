@@ -188,7 +188,10 @@ fn stats<'py>(py: Python<'py>, session: &Arc<Session>) -> Result<Bound<'py, PyDi
         row.set_item("instructions", w.instructions)?;
         row.set_item("plan_hits", w.plan_hits)?;
         row.set_item("plan_misses", w.plan_misses)?;
-        row.set_item("miss_reasons", w.miss_reasons.into_iter().collect::<std::collections::BTreeMap<_, _>>())?;
+        row.set_item(
+            "miss_reasons",
+            w.miss_reasons.into_iter().collect::<std::collections::BTreeMap<_, _>>(),
+        )?;
         row.set_item("plans", w.plans)?;
         row.set_item("plan_seconds", w.plan_seconds)?;
         row.set_item("busy_seconds", w.busy_seconds)?;

@@ -1,8 +1,8 @@
 //! Finds the user's line: the innermost Python frame outside the package.
 
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::{ffi, intern};
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{LazyLock, OnceLock};
@@ -10,12 +10,17 @@ use std::sync::{LazyLock, OnceLock};
 /// No more code objects than this are told apart; code made at run time without end must not fill the memory.
 const MAX_CODES: usize = 1 << 16;
 
+/// An instruction of a code object.
+type Spot = (usize, i32);
+/// A code object's address, and a line.
+type Place = (usize, u32);
+
 #[derive(Default)]
 struct Known {
     codes: HashMap<usize, Code>,
-    lines: HashMap<(usize, i32), u32>,
+    lines: HashMap<Spot, u32>,
     /// The place asked for last, which most often is asked for again.
-    last: Option<((usize, i32), Option<(usize, u32)>)>,
+    last: Option<(Spot, Option<Place>)>,
 }
 
 struct Code {
@@ -36,11 +41,11 @@ pub fn install(home: String) {
 }
 
 /// The file (by its code object's address) and line being executed. Needs the GIL, which recording has.
-fn locate() -> Option<(usize, u32)> {
+fn locate() -> Option<Place> {
     Python::try_attach(find).flatten()
 }
 
-fn find(py: Python) -> Option<(usize, u32)> {
+fn find(py: Python) -> Option<Place> {
     // SAFETY: attached to the interpreter; gives a borrowed reference or null.
     let mut frame = unsafe { Bound::from_borrowed_ptr_or_opt(py, ffi::PyEval_GetFrame().cast())? };
     let mut known = KNOWN.lock();
@@ -57,7 +62,7 @@ fn find(py: Python) -> Option<(usize, u32)> {
 
 impl Known {
     /// The place of a frame, or none if it belongs to the package.
-    fn place(&mut self, frame: &Bound<PyAny>) -> PyResult<Option<(usize, u32)>> {
+    fn place(&mut self, frame: &Bound<PyAny>) -> PyResult<Option<Place>> {
         let py = frame.py();
         // SAFETY: `frame` is a frame object.
         let code: Bound<PyAny> = unsafe {
@@ -66,10 +71,10 @@ impl Known {
         };
         let key = code.as_ptr() as usize;
         let at: i32 = frame.getattr(intern!(py, "f_lasti"))?.extract()?;
-        if let Some((seen, place)) = self.last {
-            if seen == (key, at) {
-                return Ok(place);
-            }
+        if let Some((seen, place)) = self.last
+            && seen == (key, at)
+        {
+            return Ok(place);
         }
         let full = self.codes.len() >= MAX_CODES;
         let inside = match self.codes.entry(key) {

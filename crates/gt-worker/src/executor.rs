@@ -2,6 +2,7 @@
 
 use crate::backend::{Buffer, PlanError};
 use crate::plans::{Found, Plans, panic_text};
+use crate::rescue::rescue;
 use crate::road::{self, Job, Parcel};
 use crate::table::{Entry, Inputs, Item};
 use crate::worker::{Core, State, Upload};
@@ -74,7 +75,7 @@ impl Executor {
         let Some(table) = state.sessions.get_mut(&session) else { return };
         let mut inputs = match table.take_inputs(*seq, program) {
             Ok(inputs) => inputs,
-            Err(failure) => return failed(state, session, &run, None, failure),
+            Err(failure) => return failed(state, session, &run, None, failure, Vec::new()),
         };
         drop(state);
         let (found, made) = self.plans.get(&*self.core.config.backend, program);
@@ -111,8 +112,10 @@ impl Executor {
                 succeeded(&mut state, session, &run, &made.outs, outs, busy)
             }
             Err(PlanError { instr, error }) => {
+                drop(state);
+                let spared = rescue(&*self.core.config.backend, program, &inputs.buffers, instr);
                 let failure = Failure { root: *seq, instr, error };
-                return failed(state, session, &run, Some(inputs), failure);
+                return failed(self.core.state.lock(), session, &run, Some(inputs), failure, spared);
             }
         };
         drop(state);
@@ -133,13 +136,14 @@ impl Executor {
         let dropped: Vec<_> = frees.iter().filter_map(|id| table.remove(*id)).collect();
         let finished = std::mem::take(&mut table.finished);
         let failures = std::mem::take(&mut table.failures);
+        let spared = std::mem::take(&mut table.spared);
         let session_bytes = table.bytes;
         drop(state);
         drop(dropped);
         if finished.is_empty() && values.is_empty() {
             return;
         }
-        (self.core.say)(WorkerMsg::Update { session, finished, values, failures, session_bytes });
+        (self.core.say)(WorkerMsg::Update { session, finished, values, failures, spared, session_bytes });
     }
 }
 
@@ -196,6 +200,7 @@ fn failed(
     run: &Run,
     inputs: Option<Inputs>,
     failure: Failure,
+    spared: Vec<(usize, Ty, Buffer)>,
 ) {
     let Some(table) = state.sessions.get_mut(&session) else { return };
     if let Some(inputs) = inputs {
@@ -203,6 +208,10 @@ fn failed(
     }
     for &id in &run.program.outs {
         table.insert(id, Entry::Poisoned(failure.clone()));
+    }
+    for (at, ty, buffer) in spared {
+        table.insert(run.program.outs[at], Entry::Here { ty, buffer });
+        table.spared.push(run.program.outs[at]);
     }
     table.finished.push(run.seq);
     table.failures.push((run.seq, failure));

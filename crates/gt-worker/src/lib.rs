@@ -8,6 +8,7 @@ pub mod backends;
 mod executor;
 mod plans;
 pub mod remote;
+mod rescue;
 mod road;
 mod table;
 mod worker;

@@ -48,6 +48,7 @@ pub struct SessionTable {
     /// What the next update will tell.
     pub finished: Vec<u64>,
     pub failures: Vec<(u64, Failure)>,
+    pub spared: Vec<TensorId>,
 }
 
 /// The inputs of a program, taken from the table.

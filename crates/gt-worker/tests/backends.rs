@@ -181,6 +181,9 @@ fn large_tensors_give_the_same_bits_on_any_number_of_threads() {
         let one = run(&CpuBackend::new(Some(1)), &s, std::slice::from_ref(&x), &[]).unwrap();
         let many = run(&CpuBackend::new(Some(3)), &s, std::slice::from_ref(&x), &[]).unwrap();
         same_bits(rows as u64, "1 thread and 3", &one, &many);
+        let unfused = CpuBackend::with_options(Some(2), CompileOptions { fuse: false });
+        let apart = run(&unfused, &s, std::slice::from_ref(&x), &[]).unwrap();
+        same_bits(rows as u64, "fused and unfused", &one, &apart);
         let exact: f64 = x.to_f64s().iter().map(|x| x.exp() * x).sum();
         let got = one[3].to_f64s()[0];
         assert!((got - exact).abs() <= 1e-5 * exact.abs(), "{got} and {exact}");

@@ -120,7 +120,11 @@ class Module:
             if "_parameters" not in parts:
                 raise AttributeError("cannot assign parameters or modules before Module.__init__() call")
             home = (
-                "_parameters" if isinstance(value, Parameter) else "_modules" if isinstance(value, Module) else "_buffers"
+                "_parameters"
+                if isinstance(value, Parameter)
+                else "_modules"
+                if isinstance(value, Module)
+                else "_buffers"
             )
             self._forget(name)
             parts[home][name] = value
@@ -174,7 +178,9 @@ class Module:
         """Adds a parameter."""
         self._check_name("parameter", name)
         if param is not None and not isinstance(param, Parameter):
-            raise TypeError(f"cannot assign '{type(param).__name__}' object to parameter '{name}' (gt.nn.Parameter expected)")
+            raise TypeError(
+                f"cannot assign '{type(param).__name__}' object to parameter '{name}' (gt.nn.Parameter expected)"
+            )
         self._parameters[name] = param
 
     def register_buffer(self, name, tensor, persistent=True):

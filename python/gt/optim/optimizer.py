@@ -69,7 +69,9 @@ class Optimizer:
         """Puts back what `state_dict` gave."""
         saved = state_dict["param_groups"]
         if [len(g["params"]) for g in saved] != [len(g["params"]) for g in self.param_groups]:
-            raise ValueError("loaded state dict contains a parameter group that doesn't match the size of optimizer's group")
+            raise ValueError(
+                "loaded state dict contains a parameter group that doesn't match the size of optimizer's group"
+            )
         params = [p for g in self.param_groups for p in g["params"]]
         for group, old in zip(self.param_groups, saved):
             group.update({name: value for name, value in old.items() if name != "params"})

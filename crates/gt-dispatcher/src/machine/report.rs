@@ -16,6 +16,7 @@ impl Session {
         finished: Vec<u64>,
         values: Vec<Value>,
         mut failures: Vec<(u64, Failure)>,
+        spared: &[TensorId],
         cx: &mut Cx,
     ) {
         self.counters.messages += 1;
@@ -24,7 +25,7 @@ impl Session {
         }
         failures.retain(|(seq, _)| self.pending.get(seq).is_some_and(|p| p.worker == worker));
         for (seq, failure) in failures {
-            self.failed(seq, failure, cx);
+            self.failed(seq, failure, spared, cx);
         }
         for seq in finished {
             if self.pending.get(&seq).is_some_and(|p| p.worker == worker) {
@@ -52,14 +53,14 @@ impl Session {
         }
     }
 
-    /// The program's results get the root cause; what it would have freed stays (C5).
-    fn failed(&mut self, seq: u64, failure: Failure, cx: &mut Cx) {
+    /// The program's results get the root cause, but for those it spared; what it would have freed stays (C5).
+    fn failed(&mut self, seq: u64, failure: Failure, spared: &[TensorId], cx: &mut Cx) {
         let Some(done) = self.pending.remove(&seq) else { return };
         if let Some(worker) = cx.pool.get_mut(done.worker) {
             worker.queued -= 1;
         }
         for id in done.outs {
-            if let Some(tensor) = self.tensors.get_mut(&id) {
+            if let Some(tensor) = self.tensors.get_mut(&id).filter(|_| !spared.contains(&id)) {
                 tensor.poison = Some(Box::new(failure.clone()));
             }
         }
@@ -146,7 +147,7 @@ impl Session {
         let unfinished: Vec<u64> =
             self.pending.iter().filter(|(_, p)| p.worker == worker).map(|(seq, _)| *seq).collect();
         for seq in unfinished {
-            self.failed(seq, why(seq), cx);
+            self.failed(seq, why(seq), &[], cx);
         }
         self.moves.retain(|(_, goal), _| *goal != worker);
         let mut ids: Vec<TensorId> =

@@ -241,6 +241,7 @@ impl Worker {
                         finished,
                         values,
                         failures,
+                        spared: Vec::new(),
                         session_bytes: 0,
                     });
                 }

@@ -112,10 +112,10 @@ impl Maker {
 
     /// A value of a type: one that is there, or a new one.
     fn some(&mut self, ty: &Ty) -> Option<u32> {
-        if !self.rng.one_in(3) {
-            if let Some(v) = self.find(|t| t == ty) {
-                return Some(v);
-            }
+        if !self.rng.one_in(3)
+            && let Some(v) = self.find(|t| t == ty)
+        {
+            return Some(v);
         }
         let Ty { dtype, shape } = ty.clone();
         if self.rng.one_in(3) {
@@ -407,7 +407,7 @@ impl Maker {
                     dims.splice(cut..cut + 2, [joined]);
                 } else {
                     dims.insert(cut, 1);
-                    if cut < rank && dims[cut + 1] % 2 == 0 {
+                    if cut < rank && dims[cut + 1].is_multiple_of(2) {
                         (dims[cut], dims[cut + 1]) = (2, dims[cut + 1] / 2);
                     }
                 }

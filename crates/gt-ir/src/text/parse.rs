@@ -253,7 +253,7 @@ impl<'a> Cursor<'a> {
 
     fn hex(&mut self) -> Result<Vec<u8>> {
         let digits = self.take_while(|ch| ch.is_ascii_hexdigit());
-        if digits.len() % 2 != 0 {
+        if !digits.len().is_multiple_of(2) {
             bail!(Value, "expected pairs of hex digits, got {} digits", digits.len());
         }
         let value = |d: u8| (d as char).to_digit(16).unwrap_or(0) as u8;

@@ -5,7 +5,7 @@ use crate::convert::{Num, Other, operand};
 use crate::data;
 use crate::errors::{Result, runtime_error, type_error};
 use gt_client::ops::index::{self, Index};
-use gt_client::ops::{scatter, inplace};
+use gt_client::ops::{inplace, scatter};
 use gt_ir::{Operand, Scalar};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyEllipsis, PyInt, PyList, PySequence, PySlice, PyTuple};
@@ -178,7 +178,9 @@ impl PyTensor {
             (Some("add" | "sum"), Operand::Val(src)) => {
                 Ok(self.wrap(scatter::scatter_add(&self.t, dim, &index.t, src)?))
             }
-            (Some("amax"), Operand::Val(src)) => Ok(self.wrap(scatter::scatter_max(&self.t, dim, &index.t, src)?)),
+            (Some("amax"), Operand::Val(src)) => {
+                Ok(self.wrap(scatter::scatter_max(&self.t, dim, &index.t, src)?))
+            }
             (Some(other), _) => runtime_error(format!("scatter: reduce='{other}' is not supported")),
         }
     }

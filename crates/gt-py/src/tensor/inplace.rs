@@ -211,7 +211,12 @@ impl PyTensor {
     }
 
     #[pyo3(signature = (size, fill_value, *, dtype = None))]
-    fn new_full(&self, size: DimsArg, fill_value: Num, dtype: Option<crate::dtype::DTypeArg>) -> Result<PyTensor> {
+    fn new_full(
+        &self,
+        size: DimsArg,
+        fill_value: Num,
+        dtype: Option<crate::dtype::DTypeArg>,
+    ) -> Result<PyTensor> {
         let shape = crate::convert::shape("new_full", &size.0)?;
         let dtype = dtype.map_or(self.t.dtype(), |d| d.0);
         Ok(self.wrap(gt_client::ops::create::full(shape, fill_value.0, dtype)?))

@@ -247,7 +247,10 @@ impl PyTensor {
         let prefix = if plain { "tensor(".to_string() } else { format!("{}(", class.name()?) };
         if !plain && class.name()? == "Parameter" {
             // As PyTorch shows parameters.
-            return Ok(format!("Parameter containing:\n{}", repr(&slf.get().t, slf.get().device, "tensor(")?));
+            return Ok(format!(
+                "Parameter containing:\n{}",
+                repr(&slf.get().t, slf.get().device, "tensor(")?
+            ));
         }
         repr(&slf.get().t, slf.get().device, &prefix)
     }
@@ -261,7 +264,9 @@ impl PyTensor {
         if spec.len()? == 0 {
             return Ok(slf.str()?.into_any());
         }
-        type_error("unsupported format string passed to a tensor with dimensions: use .item() or .tolist() first")
+        type_error(
+            "unsupported format string passed to a tensor with dimensions: use .item() or .tolist() first",
+        )
     }
 
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> Result<Bound<'py, PyAny>> {
@@ -270,7 +275,8 @@ impl PyTensor {
         let rebuild = py.import("gt._gt")?.getattr("_rebuild")?;
         let bytes = pyo3::types::PyBytes::new(py, &t.bytes()?);
         let shape = PyTuple::new(py, t.shape().iter())?;
-        let args = (slf.get_type(), bytes, t.dtype().name(), shape, slf.get().device.text(), t.requires_grad());
+        let args =
+            (slf.get_type(), bytes, t.dtype().name(), shape, slf.get().device.text(), t.requires_grad());
         Ok((rebuild, args).into_pyobject(py)?.into_any())
     }
 
@@ -356,7 +362,7 @@ fn ends(t: &Tensor, o: &print::Options) -> Result<Tensor> {
 /// Rebuilds a pickled tensor.
 #[pyfunction]
 pub fn _rebuild<'py>(
-    class: &Bound<'py, PyType>,
+    cls: &Bound<'py, PyType>,
     data: &[u8],
     dtype: DTypeArg,
     shape: Vec<usize>,
@@ -365,5 +371,5 @@ pub fn _rebuild<'py>(
 ) -> Result<Bound<'py, PyAny>> {
     let t = gt_client::ops::create::from_bytes(gt_ir::Ty::new(dtype.0, shape), data.to_vec())?;
     t.set_requires_grad(requires_grad)?;
-    of_class(class, PyTensor { t, device })
+    of_class(cls, PyTensor { t, device })
 }

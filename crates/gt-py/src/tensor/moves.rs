@@ -37,13 +37,15 @@ impl PyTensor {
     /// The same elements in another shape, sharing storage.
     #[pyo3(signature = (*size))]
     fn view(&self, size: &Bound<PyTuple>) -> Result<PyTensor> {
-        if size.len() == 1 {
-            if let Ok(d) = size.get_item(0)?.cast::<crate::dtype::PyDType>() {
-                if d.get().0 != self.t.dtype() {
-                    return runtime_error("view: another dtype over the same bytes is not supported: use .to(dtype)");
-                }
-                return Ok(self.wrap(self.t.clone()));
+        if size.len() == 1
+            && let Ok(d) = size.get_item(0)?.cast::<crate::dtype::PyDType>()
+        {
+            if d.get().0 != self.t.dtype() {
+                return runtime_error(
+                    "view: another dtype over the same bytes is not supported: use .to(dtype)",
+                );
             }
+            return Ok(self.wrap(self.t.clone()));
         }
         Ok(self.wrap(moves::view(&self.t, &varargs(size)?)?))
     }
@@ -178,7 +180,12 @@ impl PyTensor {
     }
 
     #[pyo3(signature = (split_size, dim = 0))]
-    fn split<'py>(&self, py: Python<'py>, split_size: &Bound<'py, PyAny>, dim: i64) -> Result<Bound<'py, PyTuple>> {
+    fn split<'py>(
+        &self,
+        py: Python<'py>,
+        split_size: &Bound<'py, PyAny>,
+        dim: i64,
+    ) -> Result<Bound<'py, PyTuple>> {
         let parts = match split_size.extract::<i64>() {
             Ok(n) => join::split_size(&self.t, n, dim)?,
             Err(_) => join::split(&self.t, &split_size.extract::<DimsArg>()?.0, dim)?,
@@ -271,7 +278,11 @@ impl PyTensor {
     }
 
     #[pyo3(signature = (device = None, non_blocking = false))]
-    fn cuda<'py>(slf: &Bound<'py, Self>, device: Option<Device>, non_blocking: bool) -> Result<Bound<'py, PyAny>> {
+    fn cuda<'py>(
+        slf: &Bound<'py, Self>,
+        device: Option<Device>,
+        non_blocking: bool,
+    ) -> Result<Bound<'py, PyAny>> {
         let _ = non_blocking;
         slf.get().converted(slf, None, Some(device.unwrap_or(Device::CUDA)), false)
     }

@@ -209,7 +209,9 @@ impl PyTensor {
     fn gelu(&self, approximate: &str) -> Result<PyTensor> {
         match approximate {
             "none" | "tanh" => Ok(self.wrap(activation::gelu(&self.t, approximate == "tanh")?)),
-            other => type_error(format!("gelu: approximate argument must be either none or tanh, got {other}")),
+            other => {
+                type_error(format!("gelu: approximate argument must be either none or tanh, got {other}"))
+            }
         }
     }
 

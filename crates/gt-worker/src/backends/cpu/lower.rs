@@ -276,8 +276,8 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
             slots - 1
         }
     };
-    let needs_tile =
-        |l: &LoadAt| !(l.linear && matches!(l.from, From::Mem(_)) && (l.raw || is_native(l.dtype)));
+    let is_kept = |l: &LoadAt| matches!(l.from, From::Mem(_)) && (l.raw || is_native(l.dtype));
+    let needs_tile = |l: &LoadAt| !(l.linear && is_kept(l));
     for (i, load) in loads.iter_mut().enumerate() {
         widest = widest.max(if load.raw { load.dtype.size() } else { Lane::of(load.dtype).size() });
         if needs_tile(load) {
@@ -343,8 +343,15 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
     let tile = match fold {
         Some(_) => FOLD_TILE,
         None => {
-            let most = SCRATCH / (slots.max(1) * widest);
-            let tile = if slots == 0 { 4096 } else { most.clamp(256, 2048) / 64 * 64 };
+            // Slots that tiles pass through; packed operands and results are read and written where they lie.
+            let straight = |strides: &Strides| strides[strides.len() - 1] == 1;
+            let copied = loads.iter().filter(|l| needs_tile(l) && !(is_kept(l) && straight(&l.strides)));
+            let inside = ops.iter().filter(|o| match o.direct {
+                Some(s) => !stores[s as usize].linear && !straight(&stores[s as usize].strides),
+                None => true,
+            });
+            let busy = copied.count() + inside.count().min(slots);
+            let tile = if busy == 0 { 4096 } else { (SCRATCH / (busy * widest)).clamp(256, 2048) / 64 * 64 };
             tile.min(numel.next_multiple_of(64).max(64))
         }
     };

@@ -1,6 +1,6 @@
 //! Steps along one dimension of a packed tensor: softmax, scans, and the index of the extreme.
 
-use super::convert::{Lane, bf16_to_f32, each, f16_to_f32, narrow, round, widen};
+use super::convert::{Lane, bf16_to_f32, each, f16_to_f32, is_native, narrow, widen};
 use super::fold::fold_list;
 use super::isa::per_isa;
 use super::kernel::{Bases, tasks};
@@ -43,16 +43,37 @@ per_isa! {
 }
 
 per_isa! {
-    unsafe fn divide<T: Soft>(x: *const T, by: T, y: *mut T, n: usize) {
+    unsafe fn divide<T: Soft>(y: *mut T, by: T, n: usize) {
         // SAFETY: passed on from the caller.
-        unsafe { each(x, y, n, |x: T| x / by) }
+        for y in unsafe { std::slice::from_raw_parts_mut(y, n) } {
+            *y = *y / by;
+        }
     }
 }
 
 per_isa! {
+    /// `y[i] = x[i] - a - b`.
     unsafe fn less_two<T: Soft>(x: *const T, a: T, b: T, y: *mut T, n: usize) {
         // SAFETY: passed on from the caller.
         unsafe { each(x, y, n, |x: T| (x - a) - b) }
+    }
+}
+
+/// Softmax of one row of `n` elements, or its logarithm, before rounding.
+///
+/// # Safety
+/// Both sides hold `n` elements and do not overlap.
+unsafe fn softmax_row<T: Soft>(log: bool, x: *const T, y: *mut T, n: usize) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let top = fold_list(ReduceKind::Max, std::slice::from_raw_parts(x, n));
+        exp_less(x, top, y, n);
+        let total = fold_list(ReduceKind::Sum, std::slice::from_raw_parts(y, n));
+        if log {
+            less_two(x, top, total.log(), y, n);
+        } else {
+            divide(y, total, n);
+        }
     }
 }
 
@@ -73,14 +94,27 @@ fn softmax_of<T: Soft>(log: bool, dim: usize, x: &Tensor, out: u32, bases: Bases
     }
     let (dtype, size) = (x.dtype, x.dtype.size());
     let (from, to) = (start(x, bases), Ptr::new(bases.ptrs[out as usize]));
+    let work = outer * n * inner * 12;
+    if inner == 1 && is_native(dtype) {
+        let tasks = tasks(threads, work, outer);
+        threads.run(tasks, &|t| {
+            for o in outer * t / tasks..outer * (t + 1) / tasks {
+                // SAFETY: both tensors hold [outer][n] elements; rows are disjoint.
+                unsafe {
+                    let (x, y) = ((from.get() as *const T).add(o * n), (to.get() as *mut T).add(o * n));
+                    softmax_row(log, x, y, n);
+                }
+            }
+        });
+        return;
+    }
     let together = inner.min(TOGETHER);
     let groups = inner.div_ceil(together);
     let units = outer * groups;
-    let tasks = tasks(threads, outer * n * inner * 12, units);
+    let tasks = tasks(threads, work, units);
     threads.run(tasks, &|t| {
-        let mut x = vec![T::default(); n * together];
-        let mut y = vec![T::default(); n];
-        let mut raw = vec![0u8; if inner > 1 { n * together * size } else { 0 }];
+        let (mut x, mut y) = (vec![T::default(); n * together], vec![T::default(); n * together]);
+        let mut raw = vec![0u8; n * together * size];
         for u in units * t / tasks..units * (t + 1) / tasks {
             let (o, c) = (u / groups, u % groups * together);
             let count = together.min(inner - c);
@@ -88,39 +122,21 @@ fn softmax_of<T: Soft>(log: bool, dim: usize, x: &Tensor, out: u32, bases: Bases
             // SAFETY: the tensors hold [outer][n][inner] elements; units are disjoint; rows hold `n` elements each.
             unsafe {
                 let (src, dst) = (from.get().add(at) as *const u8, to.get().add(at));
-                let mut packed = src;
-                if inner > 1 {
-                    for j in 0..n {
-                        for k in 0..count {
-                            let e = src.add((j * inner + k) * size);
-                            std::ptr::copy_nonoverlapping(e, raw.as_mut_ptr().add((k * n + j) * size), size);
-                        }
+                for j in 0..n {
+                    for k in 0..count {
+                        let e = src.add((j * inner + k) * size);
+                        std::ptr::copy_nonoverlapping(e, raw.as_mut_ptr().add((k * n + j) * size), size);
                     }
-                    packed = raw.as_ptr();
                 }
-                widen(dtype, packed, x.as_mut_ptr() as *mut u8, n * count);
+                widen(dtype, raw.as_ptr(), x.as_mut_ptr() as *mut u8, n * count);
                 for k in 0..count {
-                    let row = &mut x[k * n..(k + 1) * n];
-                    let top = fold_list(ReduceKind::Max, row);
-                    exp_less(row.as_ptr(), top, y.as_mut_ptr(), n);
-                    let total = fold_list(ReduceKind::Sum, &y);
-                    if log {
-                        less_two(row.as_ptr(), top, total.log(), y.as_mut_ptr(), n);
-                        row.copy_from_slice(&y);
-                    } else {
-                        divide(y.as_ptr(), total, row.as_mut_ptr(), n);
-                    }
+                    softmax_row(log, x.as_ptr().add(k * n), y.as_mut_ptr().add(k * n), n);
                 }
-                round(dtype, x.as_mut_ptr() as *mut u8, n * count);
-                if inner == 1 {
-                    narrow(dtype, x.as_ptr() as *const u8, dst, n);
-                } else {
-                    narrow(dtype, x.as_ptr() as *const u8, raw.as_mut_ptr(), n * count);
-                    for j in 0..n {
-                        for k in 0..count {
-                            let e = raw.as_ptr().add((k * n + j) * size);
-                            std::ptr::copy_nonoverlapping(e, dst.add((j * inner + k) * size), size);
-                        }
+                narrow(dtype, y.as_ptr() as *const u8, raw.as_mut_ptr(), n * count);
+                for j in 0..n {
+                    for k in 0..count {
+                        let e = raw.as_ptr().add((k * n + j) * size);
+                        std::ptr::copy_nonoverlapping(e, dst.add((j * inner + k) * size), size);
                     }
                 }
             }

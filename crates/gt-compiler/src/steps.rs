@@ -1,0 +1,275 @@
+//! Steps that are no kernels of their own: values brought to memory, updates in place, products and indices.
+
+use crate::fuse::{At, Schedule};
+use crate::graph::{Ref, Use, WHOLE, What};
+use crate::map::Map;
+use crate::plan::*;
+use gt_ir::{Op, Shape};
+use smallvec::SmallVec;
+
+impl Schedule<'_> {
+    /// The storage of a node's value, computed now if it is not there yet.
+    pub fn mem(&mut self, n: u32) -> u32 {
+        match self.at[n as usize] {
+            At::Mem(storage) => return storage,
+            At::Open(g) => self.emit(g, None),
+            At::Nowhere => {}
+        }
+        if let At::Mem(storage) = self.at[n as usize] {
+            return storage;
+        }
+        let graph = self.graph;
+        let node = &graph.nodes[n as usize];
+        let load = self.load(&Use::Val(Ref { node: n, map: WHOLE }), node.ty.dtype, &node.ty.shape);
+        let storage = self.made(n);
+        self.store(node.instr, load, &node.ty.shape, storage, Map::dense(&node.ty.shape));
+        storage
+    }
+
+    /// A kernel of one load and one store.
+    fn store(&mut self, instr: u32, load: Load, shape: &Shape, storage: u32, map: Map) {
+        let dtype = load.dtype;
+        let kernel = Kernel {
+            shape: shape.clone(),
+            loads: vec![load],
+            code: Vec::new(),
+            stores: vec![Store { reg: 0, dtype, storage, map }],
+            fold: None,
+        };
+        self.step(instr, Work::Kernel(kernel));
+    }
+
+    pub fn tensor(&mut self, r: Ref) -> Tensor {
+        let storage = self.mem(r.node);
+        let graph = self.graph;
+        Tensor {
+            storage,
+            dtype: graph.nodes[r.node as usize].ty.dtype,
+            shape: graph.shape(r).clone(),
+            map: graph.map(r),
+        }
+    }
+
+    /// A tensor whose elements lie next to each other, copied if they did not.
+    pub fn packed(&mut self, r: Ref) -> Tensor {
+        let t = self.tensor(r);
+        if t.map.is_packed(&t.shape) { t } else { self.copied(r, t) }
+    }
+
+    fn copied(&mut self, r: Ref, t: Tensor) -> Tensor {
+        let storage = self.storage(t.shape.numel() * t.dtype.size());
+        let map = Map::dense(&t.shape);
+        let load = Load { dtype: t.dtype, from: Source::Mem { storage: t.storage, map: t.map } };
+        let instr = self.graph.nodes[r.node as usize].instr;
+        self.store(instr, load, &t.shape, storage, map.clone());
+        Tensor { storage, dtype: t.dtype, shape: t.shape, map }
+    }
+
+    /// A storage that holds the base of an update and may be written: the base's own if nobody reads it again (C5).
+    /// The base is in memory, all operands of the update have been met, `others` are those beside the base.
+    fn writable(&mut self, instr: u32, base: u32, others: &[Use]) -> u32 {
+        let from = self.mem(base);
+        let read_too = others.iter().any(|o| matches!(o, Use::Val(r) if r.node == base));
+        let last = self.left[base as usize] == 0 && !read_too;
+        let bytes = self.draft.storages[from as usize].bytes;
+        let mut reuse = None;
+        if last {
+            let readers: SmallVec<[u32; 4]> = self
+                .open
+                .iter()
+                .copied()
+                .filter(|&g| self.groups[g as usize].reads.contains(&base))
+                .collect();
+            for g in readers {
+                self.emit(g, None);
+            }
+            match self.draft.storages[from as usize].place {
+                Place::Input(i) => {
+                    if self.late && self.structure.inputs[i as usize].dies && !self.reused[i as usize] {
+                        self.reused[i as usize] = true;
+                        reuse = Some(i);
+                    }
+                }
+                Place::Out | Place::Arena(_) => return from,
+            }
+        }
+        let to = self.storage(bytes);
+        self.draft.storages[to as usize].reuse = reuse;
+        self.step(instr, Work::Copy { from, to });
+        to
+    }
+
+    pub fn put(&mut self, n: u32, map: u32) {
+        let graph = self.graph;
+        let node = &graph.nodes[n as usize];
+        let (Use::Val(base), value) = (node.args[0], node.args[1]) else { return };
+        let dtype = node.ty.dtype;
+        let mut load = match value {
+            Use::Val(r) => {
+                if !matches!(graph.nodes[r.node as usize].what, What::Full | What::Iota) {
+                    self.mem(r.node);
+                }
+                self.load(&value, dtype, graph.shape(r))
+            }
+            Use::Num(_) => self.load(&value, dtype, &Shape::scalar()),
+        };
+        self.mem(base.node);
+        let (to, shape) = &graph.maps[map as usize];
+        if let (Use::Val(r), Source::Mem { .. }) = (value, &load.from)
+            && r.node == base.node
+        {
+            // The base shows through in the value: take that out before the base changes.
+            let t = self.tensor(r);
+            let t = self.copied(r, t);
+            load.from = Source::Mem { storage: t.storage, map: t.map };
+        }
+        self.met(&node.args);
+        let storage = self.writable(node.instr, base.node, &[]);
+        self.at[n as usize] = At::Mem(storage);
+        self.store(node.instr, load, shape, storage, to.clone());
+    }
+
+    pub fn other(&mut self, n: u32) {
+        let (graph, structure) = (self.graph, self.structure);
+        let node = &graph.nodes[n as usize];
+        let args = &node.args;
+        let val = |i: usize| match args[i] {
+            Use::Val(r) => r,
+            Use::Num(_) => Ref { node: 0, map: WHOLE },
+        };
+        let num = |i: usize| match args[i] {
+            Use::Num(x) => x,
+            Use::Val(_) => Num::Const(0i64.into()),
+        };
+        let dtype = node.ty.dtype;
+        let work = match &structure.instrs[node.instr as usize].op {
+            Op::Random { dist, .. } => {
+                let (dist, len) = (*dist, node.ty.shape.numel());
+                Work::Random { dist, dtype, len, key: num(0), offset: num(1), out: self.made(n) }
+            }
+            Op::Data { .. } => {
+                let Num::Slot(slot) = num(0) else { return };
+                Work::Data { slot, out: self.made(n) }
+            }
+            Op::Pad { lo, .. } => {
+                let x = self.tensor(val(0));
+                self.met(args);
+                let out = self.made(n);
+                let fill = Load { dtype, from: Source::Num(num(1)) };
+                let whole = Map::dense(&node.ty.shape);
+                self.store(node.instr, fill, &node.ty.shape, out, whole.clone());
+                let inside = lo.iter().enumerate().fold(whole, |map, (d, &n)| map.moved(d, n));
+                let load = Load { dtype, from: Source::Mem { storage: x.storage, map: x.map } };
+                return self.store(node.instr, load, &x.shape, out, inside);
+            }
+            Op::Concat { dim } => {
+                let parts: SmallVec<[Tensor; 4]> = (0..args.len()).map(|i| self.tensor(val(i))).collect();
+                self.met(args);
+                let out = self.made(n);
+                let mut start = 0;
+                for x in parts {
+                    let map = Map::dense(&node.ty.shape).moved(*dim, start);
+                    start += x.shape[*dim];
+                    let load = Load { dtype, from: Source::Mem { storage: x.storage, map: x.map } };
+                    self.store(node.instr, load, &x.shape, out, map);
+                }
+                return;
+            }
+            Op::ArgReduce { kind, dim, .. } => {
+                let x = self.packed(val(0));
+                Work::ArgReduce { kind: *kind, dim: *dim, x, out: self.made(n) }
+            }
+            Op::Scan { kind, dim } => {
+                let x = self.packed(val(0));
+                Work::Scan { kind: *kind, dim: *dim, x, out: self.made(n) }
+            }
+            Op::Softmax { dim } | Op::LogSoftmax { dim } => {
+                let log = matches!(structure.instrs[node.instr as usize].op, Op::LogSoftmax { .. });
+                let x = self.packed(val(0));
+                Work::Softmax { log, dim: *dim, x, out: self.made(n) }
+            }
+            Op::Matmul { ta, tb } => self.matmul(n, *ta, *tb),
+            Op::Gather { dim } => {
+                let (x, index) = (self.packed(val(0)), self.packed(val(1)));
+                Work::Gather { dim: *dim, x, index, out: self.made(n) }
+            }
+            Op::Take { dim } => {
+                let (x, index) = (self.packed(val(0)), self.packed(val(1)));
+                Work::Take { dim: *dim, x, index, out: self.made(n) }
+            }
+            Op::Scatter { dim, mode } => {
+                let index = self.packed(val(1));
+                let src = match args[2] {
+                    Use::Val(r) => Operand::Tensor(self.packed(r)),
+                    Use::Num(x) => Operand::Num(x),
+                };
+                self.mem(val(0).node);
+                self.met(args);
+                let out = self.writable(node.instr, val(0).node, &args[1..]);
+                self.at[n as usize] = At::Mem(out);
+                let base = node.ty.shape.clone();
+                let work = Work::Scatter { dim: *dim, mode: *mode, base, index, src, dtype, out };
+                return self.step(node.instr, work);
+            }
+            Op::TakePut { dim, mode } => {
+                let (index, src) = (self.packed(val(1)), self.packed(val(2)));
+                self.mem(val(0).node);
+                self.met(args);
+                let out = self.writable(node.instr, val(0).node, &args[1..]);
+                self.at[n as usize] = At::Mem(out);
+                let base = node.ty.shape.clone();
+                return self
+                    .step(node.instr, Work::TakePut { dim: *dim, mode: *mode, base, index, src, out });
+            }
+            Op::Full { .. }
+            | Op::Arange { .. }
+            | Op::Unary(_)
+            | Op::Binary(_)
+            | Op::Where
+            | Op::Cast(_)
+            | Op::View(_)
+            | Op::Flip { .. }
+            | Op::Put { .. }
+            | Op::Reduce { .. } => unreachable!("has a node kind of its own"),
+        };
+        self.met(args);
+        self.step(node.instr, work);
+    }
+
+    fn matmul(&mut self, n: u32, ta: bool, tb: bool) -> Work {
+        let graph = self.graph;
+        let node = &graph.nodes[n as usize];
+        let shape = &node.ty.shape;
+        let rank = shape.len();
+        let batch: Shape = shape[..rank - 2].into();
+        let (m, cols) = (shape[rank - 2], shape[rank - 1]);
+        let mut k = 0;
+        let mut side = |s: &mut Self, arg: Use, transposed: bool, left: bool| {
+            let Use::Val(r) = arg else { unreachable!("checked by the type rule") };
+            let mut t = s.tensor(r);
+            if transposed {
+                let last = t.shape.len() - 1;
+                t.shape.swap(last - 1, last);
+                t.map.strides.swap(last - 1, last);
+            }
+            let mut to = batch.clone();
+            to.extend_from_slice(&t.shape[t.shape.len() - 2..]);
+            if left {
+                k = to[rank - 1];
+            }
+            t.map = t.map.expanded(&t.shape, &to);
+            t.shape = to;
+            t
+        };
+        let a = side(self, node.args[0], ta, true);
+        let b = side(self, node.args[1], tb, false);
+        let bias = node.args.get(2).map(|&arg| {
+            let Use::Val(r) = arg else { unreachable!("checked by the type rule") };
+            let t = self.tensor(r);
+            let map = t.map.expanded(&t.shape, shape);
+            Tensor { shape: shape.clone(), map, ..t }
+        });
+        let out = self.made(n);
+        Work::Matmul(Box::new(Matmul { batch, m, n: cols, k, a, b, bias, out }))
+    }
+}

@@ -1,0 +1,79 @@
+//! After a failure: results that do not depend on the failed instruction still get their values.
+//!
+//! The program fails as a whole for its cells (C5), but a tensor that was merely recorded beside a mistake is not
+//! lost with it.
+
+use crate::backend::{Backend, Buffer};
+use gt_ir::{Arg, Input, Instr, Program, Structure, Ty};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// How many failing instructions of one program are worked around.
+const TRIES: usize = 8;
+
+/// Runs what does not depend on the instruction that failed. Gives (position among the live-outs, type, buffer).
+pub fn rescue(
+    backend: &dyn Backend,
+    program: &Program,
+    inputs: &[Buffer],
+    failed: Option<u32>,
+) -> Vec<(usize, Ty, Buffer)> {
+    let Some(mut failed) = failed else { return Vec::new() };
+    let mut lost = vec![false; program.structure.inputs.len() + program.structure.instrs.len()];
+    for _ in 0..TRIES {
+        let Some((structure, kept, outs)) = without(&program.structure, &mut lost, failed as usize) else {
+            return Vec::new();
+        };
+        let run = || {
+            let types = structure.check().ok()?;
+            let structure = Arc::new(structure);
+            let plan = backend.compile(&structure, &types).ok()?;
+            let mut buffers = inputs.to_vec();
+            Some((plan.run(&mut buffers, &program.slots), structure, types))
+        };
+        match catch_unwind(AssertUnwindSafe(run)) {
+            Ok(Some((Ok(buffers), structure, types))) => {
+                let typed = structure.outs.iter().map(|&v| types[v as usize].clone());
+                return outs.into_iter().zip(typed).zip(buffers).map(|((at, ty), b)| (at, ty, b)).collect();
+            }
+            Ok(Some((Err(error), ..))) => match error.instr.and_then(|i| kept.get(i as usize)) {
+                Some(&next) => failed = next,
+                None => return Vec::new(),
+            },
+            Ok(None) | Err(_) => return Vec::new(),
+        }
+    }
+    Vec::new()
+}
+
+/// The structure without an instruction and all that depends on it; which instructions are left, and which live-outs.
+fn without(s: &Structure, lost: &mut [bool], failed: usize) -> Option<(Structure, Vec<u32>, Vec<usize>)> {
+    let n = s.inputs.len();
+    *lost.get_mut(n + failed)? = true;
+    let mut number: Vec<u32> = (0..n as u32).collect();
+    let mut kept = Vec::new();
+    let mut instrs = Vec::new();
+    for (i, instr) in s.instrs.iter().enumerate() {
+        let reads_lost = |arg: &Arg| matches!(arg, Arg::Value(v) if lost[*v as usize]);
+        if lost[n + i] || instr.args.iter().any(reads_lost) {
+            lost[n + i] = true;
+            number.push(u32::MAX);
+            continue;
+        }
+        let args = instr.args.iter().map(|arg| match *arg {
+            Arg::Value(v) => Arg::Value(number[v as usize]),
+            other => other,
+        });
+        let args = args.collect();
+        number.push((n + instrs.len()) as u32);
+        kept.push(i as u32);
+        instrs.push(Instr { op: instr.op.clone(), args });
+    }
+    let outs: Vec<usize> = (0..s.outs.len()).filter(|&k| !lost[s.outs[k] as usize]).collect();
+    if outs.is_empty() {
+        return None;
+    }
+    let inputs = s.inputs.iter().map(|i| Input { ty: i.ty.clone(), dies: false }).collect();
+    let live = outs.iter().map(|&k| number[s.outs[k] as usize]).collect();
+    Some((Structure { inputs, instrs, outs: live, slots: s.slots }, kept, outs))
+}
