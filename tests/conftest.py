@@ -17,6 +17,8 @@ import pytest
 import gt
 
 TRANSPORT = os.environ.get("GT_TEST_TRANSPORT", "inproc")
+# Seconds a test may take.
+LIMIT = 120
 
 
 def pytest_configure(config):
@@ -82,6 +84,20 @@ def system():
     yield system
     gt.disconnect()
     system.stop()
+
+
+@pytest.fixture(autouse=True)
+def limit():
+    """No test waits for ever: waits obey signals, so an alarm ends them."""
+
+    def late(signum, frame):
+        raise TimeoutError(f"the test took longer than {LIMIT} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(LIMIT)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(autouse=True)

@@ -29,16 +29,36 @@ def print_tape(tensor=None):
 
 
 def get_worker_stats():
-    """Counters of the session, and of each worker under `workers`."""
-    return _stats()
+    """Counters of the session, of each worker under `workers`, and of their plan caches together under
+    `compilation`."""
+    stats = _stats()
+    workers = stats["workers"]
+    hits, misses = sum(w["plan_hits"] for w in workers), sum(w["plan_misses"] for w in workers)
+    reasons = {}
+    for worker in workers:
+        for reason, times in worker["miss_reasons"].items():
+            reasons[reason] = reasons.get(reason, 0) + times
+    stats["total_instructions"] = sum(w["instructions"] for w in workers)
+    stats["compilation"] = {
+        "hits": hits,
+        "misses": misses,
+        "miss_reasons": reasons,
+        "hit_rate": hits / max(1, hits + misses),
+        "cache_size": sum(w["plans"] for w in workers),
+        "seconds": sum(w["plan_seconds"] for w in workers),
+    }
+    stats["compilation_stats"] = stats["compilation"]
+    return stats
 
 
 def print_worker_stats():
     """Prints the counters of the session and its workers."""
     stats = get_worker_stats()
-    workers = stats.pop("workers")
-    print("session | " + ", ".join(f"{name} {value}" for name, value in stats.items()))
-    for worker in workers:
+    cache = stats["compilation"]
+    names = ("programs", "instructions", "messages", "moves", "moved_bytes", "sessions")
+    print("session | " + ", ".join(f"{name} {stats[name]}" for name in names))
+    print(f"plans   | hits {cache['hits']}, misses {cache['misses']} {cache['miss_reasons']}")
+    for worker in stats["workers"]:
         name = worker.pop("name")
         print(f"{name:7} | " + ", ".join(f"{key} {value}" for key, value in worker.items() if value not in ({}, 0)))
 

@@ -1,4 +1,4 @@
-use gt_client::{Settings, Tensor, current, ops};
+use gt_client::{Settings, autograd, current, ops};
 use gt_ir::{Binary, DType, Operand};
 use std::time::Instant;
 fn main() -> gt_ir::Result<()> {
@@ -6,33 +6,21 @@ fn main() -> gt_ir::Result<()> {
     let session = local.connect(Settings::from_env())?;
     current::set_default(Some(session.clone()));
     let a = ops::create::full([10, 10], 1.0, DType::F32)?;
-    let b = ops::create::full([10, 10], 2.0, DType::F32)?;
-    let c = ops::arith::binary(Binary::Add, &Operand::Val(a.clone()), &Operand::Val(b.clone()))?;
-    println!("{:?}", gt_ir::Scalar::read(DType::F32, &c.bytes()?));
-    for grad in [false, true] {
-        a.set_requires_grad(grad)?;
-        for _ in 0..5 {
-            let n = 3000;
-            let mut keep: Vec<Tensor> = Vec::new();
-            let (oa, ob) = (Operand::Val(a.clone()), Operand::Val(b.clone()));
-            let t = Instant::now();
-            for _ in 0..n { keep.push(ops::arith::binary(Binary::Add, &oa, &ob)?); }
-            let rec = t.elapsed();
-            let t = Instant::now();
-            drop(keep);
-            let dropped = t.elapsed();
-            let t = Instant::now();
-            session.synchronize()?;
-            println!("grad {grad}: record {:.0} ns, drop {:.0} ns, sync {:?}", rec.as_nanos() as f64 / n as f64, dropped.as_nanos() as f64 / n as f64, t.elapsed());
-        }
-    }
-    let x = ops::create::full([], 1.0, DType::F32)?;
-    x.item()?;
-    for _ in 0..3 {
+    a.set_requires_grad(true)?;
+    let rounds: usize = std::env::args().nth(1).and_then(|a| a.parse().ok()).unwrap_or(10);
+    for _ in 0..rounds {
+        let n = 2000;
+        let oa = Operand::Val(a.clone());
+        let mut x = a.clone();
         let t = Instant::now();
-        for _ in 0..2000 { x.item()?; }
-        println!("item {:.1} us", t.elapsed().as_nanos() as f64 / 2e6);
+        for _ in 0..n { x = ops::arith::binary(Binary::Add, &Operand::Val(x), &oa)?; }
+        let rec = t.elapsed();
+        let loss = ops::reduce::sum(&x, &[], false, None)?;
+        let t = Instant::now();
+        autograd::backward(&[loss], vec![None], false, false)?;
+        let back = t.elapsed();
+        session.synchronize()?;
+        println!("record {:.0} ns, backward {:.0} ns", rec.as_nanos() as f64 / n as f64, back.as_nanos() as f64 / n as f64);
     }
-    println!("{:#?}", session.stats()?);
     Ok(())
 }

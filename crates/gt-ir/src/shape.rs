@@ -10,8 +10,16 @@ use std::ops::{Deref, DerefMut};
 pub type Ints = SmallVec<[usize; 5]>;
 
 /// The sizes of a tensor, outermost dimension first.
-#[derive(Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[derive(PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Shape(pub Ints);
+
+impl Clone for Shape {
+    #[inline]
+    fn clone(&self) -> Shape {
+        // A plain copy of the elements; the derived clone goes through an iterator, and every op clones a shape.
+        Shape(Ints::from_slice(&self.0))
+    }
+}
 
 /// No tensor is larger than this many bytes; keeps all index arithmetic inside 63 bits.
 pub const MAX_BYTES: u64 = 1 << 50;

@@ -2,12 +2,14 @@
 
 use crate::errors::{Result, runtime_error, value_error};
 use crate::start;
+use crate::wait::SLICE;
 use gt_client::wait::INTERRUPTED;
 use gt_client::{Session, current};
 use gt_ir::Error;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Weak};
 
 /// Every session of this process, for its end.
@@ -89,7 +91,7 @@ impl PySession {
 pub fn connect(py: Python, address: &str, token: Option<String>) -> Result<PySession> {
     if let Some(session) = current::get_default() {
         return runtime_error(format!(
-            "connect: already connected to {}: call gt.disconnect() first, or use `with gt.Session.open(...)`",
+            "connect: already connected to {}: call gt.disconnect() first, or use `with gt.open_session(address):` beside it",
             session.peer()
         ));
     }
@@ -106,9 +108,22 @@ pub fn open_session(py: Python, address: &str, token: Option<String>) -> Result<
 }
 
 fn open(py: Python, address: &str, token: Option<String>) -> Result<PySession> {
-    let session = py.detach(|| start::connect(address, token))?;
-    remember(&session);
-    Ok(PySession(session))
+    let address = address.to_string();
+    // On a thread of its own, so that Ctrl-C ends the wait for a server that does not answer.
+    let (send, answer) = std::sync::mpsc::channel();
+    let answer = Mutex::new(answer);
+    std::thread::spawn(move || send.send(start::connect(&address, token)));
+    loop {
+        match py.detach(|| answer.lock().recv_timeout(SLICE)) {
+            Ok(session) => {
+                let session = session?;
+                remember(&session);
+                return Ok(PySession(session));
+            }
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Disconnected) => return runtime_error("connect: the attempt broke off"),
+        }
+    }
 }
 
 /// Runs what is recorded, and ends the default session.

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use std::time::Duration;
 
 /// How long a wait lasts before Python's signal handlers get their turn.
-const SLICE: Duration = Duration::from_millis(25);
+pub const SLICE: Duration = Duration::from_millis(25);
 
 /// Waits until the attempt succeeds, or gives up when a signal handler raises.
 pub fn wait(attempt: &mut Attempt) -> bool {
