@@ -74,3 +74,13 @@ def cluster(workers=1, threads=None):
             proc.terminate()
         for proc in procs:
             proc.wait(timeout=20)
+
+
+@contextlib.contextmanager
+def session(addr):
+    """A session with a server that ends with the block."""
+    import gt
+
+    with gt.open_session(addr) as opened:
+        yield opened
+    opened.close()

@@ -129,7 +129,7 @@ def latency(report):
         return (time.perf_counter() - start) / n * 1e6
 
     report.add("item() in-process", best(item, 5), "us", 40)
-    with common.cluster(1) as addr, gt.connect(addr):
+    with common.cluster(1) as addr, common.session(addr):
         report.add("item() over TCP loopback", best(item, 5), "us", 100)
 
 
@@ -164,7 +164,7 @@ def bandwidth(report):
         assert got[-1] == array[-1]
 
     plain = best(copies, 5)
-    with common.cluster(1) as addr, gt.connect(addr):
+    with common.cluster(1) as addr, common.session(addr):
         there_and_back()
         ours = best(there_and_back, 5)
     report.add("256 MiB there and back, of two copies' speed", plain / ours, "x", 0.5, at_most=False)
@@ -273,7 +273,7 @@ def many_clients(report):
         wrong = sum(int(p.communicate(timeout=300)[0] or 200) for p in procs)
         took = time.perf_counter() - start
         report.add("ten clients, 2,000 programs: wrong results", wrong, "wrong", 0, note=f"{took:.1f} s")
-        with gt.connect(addr):
+        with common.session(addr):
             held = sum(w["bytes_in_use"] for w in gt.debug.get_worker_stats()["workers"])
         report.add("bytes held by the workers afterwards", held, "bytes", 0)
 

@@ -13,14 +13,20 @@ fn main() -> gt_ir::Result<()> {
         let oa = Operand::Val(a.clone());
         let mut x = a.clone();
         let t = Instant::now();
-        for _ in 0..n { x = ops::arith::binary(Binary::Add, &Operand::Val(x), &oa)?; }
+        for _ in 0..n {
+            x = ops::arith::binary(Binary::Add, &Operand::Val(x), &oa)?;
+        }
         let rec = t.elapsed();
         let loss = ops::reduce::sum(&x, &[], false, None)?;
         let t = Instant::now();
         autograd::backward(&[loss], vec![None], false, false)?;
         let back = t.elapsed();
         session.synchronize()?;
-        println!("record {:.0} ns, backward {:.0} ns", rec.as_nanos() as f64 / n as f64, back.as_nanos() as f64 / n as f64);
+        println!(
+            "record {:.0} ns, backward {:.0} ns",
+            rec.as_nanos() as f64 / n as f64,
+            back.as_nanos() as f64 / n as f64
+        );
     }
     Ok(())
 }

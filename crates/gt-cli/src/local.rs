@@ -78,12 +78,13 @@ impl Local {
     /// Opens a session.
     pub fn connect(self: &Arc<Local>, settings: Settings) -> Result<Arc<Session>> {
         let local = self.clone();
-        let connect: Box<Connect> = Box::new(move |on_msg: OnMsg| -> Result<(Arc<dyn Link>, SessionWelcome)> {
-            let vars = std::env::vars().filter(|(name, _)| name.starts_with("GT_")).collect();
-            let client = local.hub.connect(vars, on_msg);
-            let welcome = client.welcome().clone();
-            Ok((Arc::new(LocalLink { client: Mutex::new(Some(client)), _local: local }), welcome))
-        });
+        let connect: Box<Connect> =
+            Box::new(move |on_msg: OnMsg| -> Result<(Arc<dyn Link>, SessionWelcome)> {
+                let vars = std::env::vars().filter(|(name, _)| name.starts_with("GT_")).collect();
+                let client = local.hub.connect(vars, on_msg);
+                let welcome = client.welcome().clone();
+                Ok((Arc::new(LocalLink { client: Mutex::new(Some(client)), _local: local }), welcome))
+            });
         Session::open(connect, settings)
     }
 }

@@ -24,7 +24,8 @@ const MAGIC: &[u8] = b"GTprogram1\n";
 
 /// Writes a program and its inputs, so that anyone can run it again.
 pub fn save(path: &Path, program: &Program, inputs: &[Arc<Vec<u8>>]) -> Result<()> {
-    let body = postcard::to_stdvec(&(program, inputs)).map_err(|e| Error::Runtime(format!("save_program: {e}")))?;
+    let body =
+        postcard::to_stdvec(&(program, inputs)).map_err(|e| Error::Runtime(format!("save_program: {e}")))?;
     let mut bytes = MAGIC.to_vec();
     bytes.extend(body);
     std::fs::write(path, bytes)
@@ -33,12 +34,17 @@ pub fn save(path: &Path, program: &Program, inputs: &[Arc<Vec<u8>>]) -> Result<(
 
 /// Reads what `save` wrote.
 pub fn load(path: &Path) -> Result<(Program, Vec<Arc<Vec<u8>>>)> {
-    let bytes =
-        std::fs::read(path).map_err(|e| Error::Value(format!("replay: cannot read {}: {e}", path.display())))?;
+    let bytes = std::fs::read(path)
+        .map_err(|e| Error::Value(format!("replay: cannot read {}: {e}", path.display())))?;
     let Some(body) = bytes.strip_prefix(MAGIC) else {
-        bail!(Value, "replay: {} is no saved program, make one with gt.debug.save_program(path)", path.display());
+        bail!(
+            Value,
+            "replay: {} is no saved program, make one with gt.debug.save_program(path)",
+            path.display()
+        );
     };
-    postcard::from_bytes(body).map_err(|e| Error::Value(format!("replay: {} is damaged: {e}", path.display())))
+    postcard::from_bytes(body)
+        .map_err(|e| Error::Value(format!("replay: {} is damaged: {e}", path.display())))
 }
 
 pub fn run(args: Args) -> Result<i32> {
@@ -69,9 +75,9 @@ pub fn run(args: Args) -> Result<i32> {
     for (ty, data) in types.iter().zip(&inputs) {
         buffers.push(backend.upload(ty, HostBytes::Owned(data.clone()))?);
     }
-    let outs = plan
-        .run(&mut buffers, &program.slots)
-        .map_err(|e| e.error.map_message(|m| format!("instruction {:?} on {}: {m}", e.instr, backend.name())))?;
+    let outs = plan.run(&mut buffers, &program.slots).map_err(|e| {
+        e.error.map_message(|m| format!("instruction {:?} on {}: {m}", e.instr, backend.name()))
+    })?;
     let mut wrong = 0;
     println!(
         "{} instructions, {} inputs, {} results, key {:016x}, on {}",
@@ -92,7 +98,10 @@ pub fn run(args: Args) -> Result<i32> {
                 "DIFFERENT"
             }
         };
-        println!("  TENSOR[{}] {}: largest difference {difference:.3e}, {verdict}", program.outs[i].0, expected.ty);
+        println!(
+            "  TENSOR[{}] {}: largest difference {difference:.3e}, {verdict}",
+            program.outs[i].0, expected.ty
+        );
     }
     Ok(if wrong == 0 { 0 } else { 1 })
 }
@@ -101,7 +110,11 @@ pub fn run(args: Args) -> Result<i32> {
 fn largest_difference(got: &HostTensor, expected: &HostTensor) -> f64 {
     (0..expected.ty.shape.numel())
         .map(|i| (got.get(i).as_f64(), expected.get(i).as_f64()))
-        .map(|(a, b)| if a == b || (a.is_nan() && b.is_nan()) { 0.0 } else { (a - b).abs() / b.abs().max(1.0) })
+        .map(
+            |(a, b)| {
+                if a == b || (a.is_nan() && b.is_nan()) { 0.0 } else { (a - b).abs() / b.abs().max(1.0) }
+            },
+        )
         .fold(0.0, |worst, d| if d.is_nan() { f64::INFINITY } else { worst.max(d) })
 }
 

@@ -61,7 +61,10 @@ enum Wanted {
 impl LocalHub {
     /// A dispatcher without workers.
     pub fn new() -> LocalHub {
-        LocalHub::with(Config { address: "this process".into(), ..Config::default() }, None)
+        let debug = gt_ir::env::on("GT_DEBUG_DISPATCHER");
+        let say: ToLog = Box::new(|line| eprintln!("gt dispatcher: {line}"));
+        let config = Config { address: "this process".into(), log: debug, ..Config::default() };
+        LocalHub::with(config, debug.then_some(say))
     }
 
     /// A dispatcher with other limits, and with a place for its own log when `config.log` is set.

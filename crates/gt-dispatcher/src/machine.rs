@@ -228,12 +228,12 @@ impl Machine {
 
     fn worker(&mut self, now: u64, worker: WorkerId, message: WorkerMsg, out: &mut Vec<Action>) {
         match message {
-            WorkerMsg::Update { session, finished, values, failures, spared, .. } => {
-                self.with_session(now, session, out, |s, cx| {
+            WorkerMsg::Update { session, finished, values, failures, spared, compiled, .. } => self
+                .with_session(now, session, out, |s, cx| {
+                    s.note_compiled(cx, worker, &compiled);
                     s.worker_update(worker, finished, values, failures, &spared, cx);
                     Ok(())
-                })
-            }
+                }),
             WorkerMsg::Moved { session, tensor, goal, result } => {
                 self.with_session(now, session, out, |s, cx| {
                     s.moved(worker, tensor, goal, result, cx);

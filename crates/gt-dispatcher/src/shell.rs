@@ -48,14 +48,15 @@ impl Server {
             Some(path) => Some(open_log(Path::new(&path))?),
             None => None,
         };
+        let debug = gt_ir::env::on("GT_DEBUG_DISPATCHER");
         let machine = Config {
             epoch_ms: now_ms(),
             address: handle.local_addrs().first().map(Addr::to_string).unwrap_or_default(),
-            log: log.is_some(),
+            log: log.is_some() || debug,
             log_full: std::env::var("GT_INSTRUCTION_LOG_FULL").is_ok_and(|v| !v.is_empty() && v != "0"),
             ..Config::default()
         };
-        let shell = Shell::new(Machine::new(machine), log);
+        let shell = Shell::new(Machine::new(machine), log, debug);
         let options = ServerOptions { token: config.token, ..ServerOptions::default() };
         let thread = std::thread::Builder::new().name("gt-dispatcher".into()).spawn(move || {
             if let Err(error) = server::serve(listeners, options, shell, shutdown) {
@@ -109,6 +110,8 @@ struct Shell {
     next_worker: u32,
     actions: Vec<Action>,
     log: Option<File>,
+    /// Says on stderr what the log would (`GT_DEBUG_DISPATCHER=1`).
+    debug: bool,
 }
 
 /// A client's session has the number of its peer: both are never used again.
@@ -117,7 +120,7 @@ fn session_of(peer: PeerId) -> SessionId {
 }
 
 impl Shell {
-    fn new(machine: Machine, log: Option<File>) -> Shell {
+    fn new(machine: Machine, log: Option<File>, debug: bool) -> Shell {
         Shell {
             machine,
             peers: HashMap::new(),
@@ -125,6 +128,7 @@ impl Shell {
             next_worker: 0,
             actions: Vec::new(),
             log,
+            debug,
         }
     }
 
@@ -141,6 +145,9 @@ impl Shell {
                     }
                 }
                 Action::Log(line) => {
+                    if self.debug {
+                        eprintln!("gt dispatcher: {line}");
+                    }
                     if let Some(file) = &mut self.log {
                         // A full disk costs the log, not the server.
                         let _ = writeln!(file, "{line}");

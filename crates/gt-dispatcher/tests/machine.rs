@@ -68,6 +68,7 @@ impl Rig {
             values,
             failures,
             spared: Vec::new(),
+            compiled: Vec::new(),
             session_bytes: 0,
         };
         self.step(Event::Worker(WorkerId(worker), update))

@@ -6,6 +6,7 @@
 pub mod build;
 pub mod dtype;
 pub mod elementwise;
+pub mod env;
 pub mod error;
 pub mod grad;
 pub mod host;

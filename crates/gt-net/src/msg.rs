@@ -215,6 +215,19 @@ pub enum WorkerCmd {
     },
 }
 
+/// A plan that a worker has made.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Compiled {
+    /// The plan key.
+    pub key: u64,
+    /// Instructions of the program.
+    pub instrs: u32,
+    /// How long it took.
+    pub micros: u64,
+    /// Why there was no plan yet.
+    pub why: String,
+}
+
 /// Worker to dispatcher.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum WorkerMsg {
@@ -226,6 +239,8 @@ pub enum WorkerMsg {
         failures: Vec<(u64, Failure)>,
         /// Results of failed programs that have a value nonetheless, since they did not depend on the mistake.
         spared: Vec<TensorId>,
+        /// Plans made since the last update.
+        compiled: Vec<Compiled>,
         /// Bytes of this session held on the worker.
         session_bytes: u64,
     },

@@ -33,8 +33,8 @@ fn dtype_of(typestr: &str) -> Option<DType> {
     })
 }
 
-/// The type and bytes of an array. The bytes are copied: the array may change afterwards.
-pub fn read(array: &Bound<PyAny>) -> Result<(Ty, Vec<u8>)> {
+/// Calls `f` with the type and bytes of an array, which it must not keep: the array may change afterwards.
+fn with_bytes<T>(array: &Bound<PyAny>, f: impl FnOnce(Ty, &[u8]) -> Result<T>) -> Result<T> {
     let py = array.py();
     let mut array = array.clone();
     let mut face = array.getattr(intern!(py, "__array_interface__"))?;
@@ -61,19 +61,24 @@ pub fn read(array: &Bound<PyAny>) -> Result<(Ty, Vec<u8>)> {
     let ty = Ty::new(dtype, dims);
     let (address, _): (usize, bool) = face.get_item(intern!(py, "data"))?.extract()?;
     let n = ty.bytes();
-    let mut bytes = Vec::with_capacity(n);
-    if n > 0 {
+    let bytes: &[u8] = match n {
+        0 => &[],
         // SAFETY: the interface promises `n` dense bytes at the address while `array` lives; the GIL is held.
-        bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(address as *const u8, n) });
-    }
+        _ => unsafe { std::slice::from_raw_parts(address as *const u8, n) },
+    };
+    let out = f(ty, bytes);
     drop(array);
-    Ok((ty, bytes))
+    out
+}
+
+/// The type and a copy of the bytes of an array.
+pub fn read(array: &Bound<PyAny>) -> Result<(Ty, Vec<u8>)> {
+    with_bytes(array, |ty, bytes| Ok((ty, bytes.to_vec())))
 }
 
 /// A tensor with an array's elements.
 pub fn from_array(array: &Bound<PyAny>) -> Result<Tensor> {
-    let (ty, bytes) = read(array)?;
-    Ok(create::from_bytes(ty, bytes)?)
+    with_bytes(array, |ty, bytes| Ok(create::from_slice(ty, bytes)?))
 }
 
 /// Bytes that NumPy looks at.
@@ -82,6 +87,12 @@ struct Lent {
     bytes: Vec<u8>,
     shape: Vec<usize>,
     typestr: &'static str,
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        gt_client::hostmem::give(std::mem::take(&mut self.bytes));
+    }
 }
 
 #[pymethods]

@@ -9,17 +9,17 @@ use gt_ir::Error;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
+use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
-use std::sync::{Arc, Weak};
 
-/// Every session of this process, for its end.
-static SESSIONS: Mutex<Vec<Weak<Session>>> = Mutex::new(Vec::new());
+/// Every open session of this process: each lives until it is closed, so that its tensors do.
+static SESSIONS: Mutex<Vec<Arc<Session>>> = Mutex::new(Vec::new());
 
-/// Remembers a session until the end of the process.
+/// Keeps a session until it is closed or the process ends.
 pub fn remember(session: &Arc<Session>) {
     let mut sessions = SESSIONS.lock();
-    sessions.retain(|s| s.strong_count() > 0);
-    sessions.push(Arc::downgrade(session));
+    sessions.retain(|s| !s.is_closed());
+    sessions.push(session.clone());
 }
 
 /// Starts the session of a process that never connected.
@@ -85,13 +85,15 @@ impl PySession {
     }
 }
 
-/// Connects to a server; the session becomes the default of the process.
+/// Connects to a server; the session becomes the default of the process. Tensors of the former default stay usable.
 #[pyfunction]
 #[pyo3(signature = (address, token = None))]
 pub fn connect(py: Python, address: &str, token: Option<String>) -> Result<PySession> {
-    if let Some(session) = current::get_default() {
+    let known = current::get_default().filter(|s| start::is_peer(&s.peer(), address));
+    if let Some(session) = known {
         return runtime_error(format!(
-            "connect: already connected to {}: call gt.disconnect() first, or use `with gt.open_session(address):` beside it",
+            "connect: already connected to {}: go on using it, call gt.disconnect() first, or open a second session \
+             beside it with `with gt.open_session(address):`",
             session.peer()
         ));
     }
@@ -242,7 +244,7 @@ pub fn main(py: Python, args: Vec<String>) -> i32 {
 /// Ends every session; gives what failed unseen. Without waiting, what is still running is given up.
 #[pyfunction]
 pub fn _finish(wait: bool) -> Result<Vec<String>> {
-    let sessions: Vec<_> = SESSIONS.lock().drain(..).filter_map(|s| s.upgrade()).collect();
+    let sessions: Vec<_> = SESSIONS.lock().drain(..).collect();
     let mut failures = Vec::new();
     for session in sessions {
         if !wait {

@@ -15,7 +15,13 @@ static WORKERS: Mutex<usize> = Mutex::new(1);
 pub fn start_default() -> Result<Arc<Session>> {
     match std::env::var("GT_SERVER") {
         Ok(addr) if !addr.is_empty() => connect(&addr, None),
-        _ => local()?.connect(Settings::from_env()),
+        _ => {
+            let local = local()?;
+            if gt_ir::env::on("GT_VERBOSE") {
+                eprintln!("gt: dispatcher and {} worker(s) run inside this process", local.workers());
+            }
+            local.connect(Settings::from_env())
+        }
     }
 }
 
@@ -38,7 +44,16 @@ pub fn connect(addr: &str, token: Option<String>) -> Result<Arc<Session>> {
         Some(token) => Some(token),
         None => token_from_file()?,
     };
-    gt_client::remote::connect(addr, token, Settings::from_env())
+    let session = gt_client::remote::connect(addr, token, Settings::from_env())?;
+    if gt_ir::env::on("GT_VERBOSE") {
+        eprintln!("gt: connected to {}, {} worker(s)", session.peer(), session.welcome.workers);
+    }
+    Ok(session)
+}
+
+/// True if the address names the peer.
+pub fn is_peer(peer: &str, address: &str) -> bool {
+    address.parse::<gt_net::addr::Addr>().is_ok_and(|addr| addr.to_string() == peer)
 }
 
 fn token_from_file() -> Result<Option<String>> {

@@ -7,7 +7,7 @@ use crate::road::{self, Job, Parcel};
 use crate::table::{Entry, Inputs, Item};
 use crate::worker::{Core, State, Upload};
 use gt_ir::{Error, TensorId, Ty};
-use gt_net::msg::{Failure, Fetch, Run, SessionId, Value, WorkerMsg};
+use gt_net::msg::{Compiled, Failure, Fetch, Run, SessionId, Value, WorkerMsg};
 use parking_lot::MutexGuard;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct Executor {
     core: Arc<Core>,
     plans: Plans,
+    /// Says what it does on stderr (`GT_DEBUG_WORKER=1`).
+    debug: bool,
 }
 
 /// What to do next.
@@ -30,7 +32,7 @@ const SWEEP: Duration = Duration::from_secs(10);
 
 impl Executor {
     pub fn new(core: Arc<Core>) -> Executor {
-        Executor { core, plans: Plans::default() }
+        Executor { core, plans: Plans::default(), debug: gt_ir::env::on("GT_DEBUG_WORKER") }
     }
 
     pub fn run(mut self) {
@@ -95,15 +97,38 @@ impl Executor {
         counters.programs += 1;
         counters.instructions += program.structure.instrs.len() as u64;
         counters.busy_seconds += busy.as_secs_f64();
+        let mut compiled = None;
         match found {
             Found::Hit => counters.plan_hits += 1,
             Found::Missed { why, took, kept } => {
+                if self.debug {
+                    let (key, ops) = (program.key, program.structure.instrs.len());
+                    eprintln!("gt worker: plan {key:016x} of {ops} ops made in {took:?} ({})", why.text());
+                }
+                compiled = Some(Compiled {
+                    key: program.key,
+                    instrs: program.structure.instrs.len() as u32,
+                    micros: took.as_micros() as u64,
+                    why: why.text().into(),
+                });
                 counters.plan_misses += 1;
                 *counters.misses.entry(why).or_default() += 1;
                 counters.plan_seconds += took.as_secs_f64();
                 counters.plans = kept;
             }
         }
+        if let Some(table) = state.sessions.get_mut(&session) {
+            table.compiled.extend(compiled);
+        }
+        if self.debug {
+            eprintln!(
+                "gt worker: session {} program {seq} key={:016x} ran in {busy:?}{}",
+                session.0,
+                program.key,
+                if outcome.is_err() { ", failed" } else { "" }
+            );
+        }
+        let counters = &mut state.counters;
         let dropped = match outcome {
             Ok((outs, made)) => {
                 for (op, count) in &made.ops {
@@ -137,13 +162,22 @@ impl Executor {
         let finished = std::mem::take(&mut table.finished);
         let failures = std::mem::take(&mut table.failures);
         let spared = std::mem::take(&mut table.spared);
+        let compiled = std::mem::take(&mut table.compiled);
         let session_bytes = table.bytes;
         drop(state);
         drop(dropped);
         if finished.is_empty() && values.is_empty() {
             return;
         }
-        (self.core.say)(WorkerMsg::Update { session, finished, values, failures, spared, session_bytes });
+        (self.core.say)(WorkerMsg::Update {
+            session,
+            finished,
+            values,
+            failures,
+            spared,
+            compiled,
+            session_bytes,
+        });
     }
 }
 

@@ -95,6 +95,14 @@ impl Plans {
             Err(Error::Runtime(format!("compiling failed: {}", panic_text(&*panic))))
         });
         let took = start.elapsed();
+        if let (true, Ok((plan, _))) = (gt_ir::env::on("GT_DEBUG_COMPILE"), &plan) {
+            eprintln!(
+                "gt compile: plan {key:016x}, {} ops, made in {took:?} ({})",
+                structure.instrs.len(),
+                why.text()
+            );
+            eprintln!("{}", plan.text());
+        }
         let made = plan.map(|(plan, outs)| self.keep(key, structure, plan, outs));
         let found = Found::Missed { why, took, kept: self.made.len() as u64 };
         (found, made.and_then(|()| self.made.get(&key).ok_or_else(gone)))

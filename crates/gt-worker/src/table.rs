@@ -1,9 +1,10 @@
 //! What a worker holds for each session: its tensors, and the work that waits in order.
 
 use crate::backend::Buffer;
+use foldhash::fast::FixedState;
 use gt_ir::{Error, Program, TensorId, Ty};
 use gt_net::bulk::{Endpoint, Ticket};
-use gt_net::msg::{Batch, Failure, Fetch, Run, WorkerId};
+use gt_net::msg::{Batch, Compiled, Failure, Fetch, Run, WorkerId};
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
@@ -39,7 +40,7 @@ pub enum Item {
 /// One session on this worker.
 #[derive(Default)]
 pub struct SessionTable {
-    entries: HashMap<TensorId, Entry>,
+    entries: HashMap<TensorId, Entry, FixedState>,
     pub queue: VecDeque<Item>,
     /// Bytes of the tensors that are here.
     pub bytes: u64,
@@ -49,6 +50,7 @@ pub struct SessionTable {
     pub finished: Vec<u64>,
     pub failures: Vec<(u64, Failure)>,
     pub spared: Vec<TensorId>,
+    pub compiled: Vec<Compiled>,
 }
 
 /// The inputs of a program, taken from the table.

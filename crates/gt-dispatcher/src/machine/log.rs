@@ -4,7 +4,9 @@
 use super::message::program_bytes;
 use super::{Action, Cx, Session};
 use gt_ir::{Program, Result, TensorId};
-use gt_net::msg::{Batch, Bytes, ClientMsg, Failure, Payload, Run, SessionMsg, Value, WorkerCmd, WorkerId};
+use gt_net::msg::{
+    Batch, Bytes, ClientMsg, Compiled, Failure, Payload, Run, SessionMsg, Value, WorkerCmd, WorkerId,
+};
 use std::collections::HashSet;
 
 /// Programs remembered as seen.
@@ -206,6 +208,20 @@ impl Session {
                 failures.len()
             )
         });
+    }
+
+    pub(super) fn note_compiled(&mut self, cx: &mut Cx, worker: WorkerId, compiled: &[Compiled]) {
+        for c in compiled {
+            self.note(cx, "COMPILE", Some(worker), "Plan", 0, || {
+                format!(
+                    "key={:04x} ops={} in {:.3} ms: {}",
+                    c.key >> 48,
+                    c.instrs,
+                    c.micros as f64 / 1e3,
+                    c.why
+                )
+            });
+        }
     }
 
     pub(super) fn note_moved(

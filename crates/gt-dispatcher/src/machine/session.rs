@@ -2,6 +2,7 @@
 
 use super::Cx;
 use super::log::Log;
+use foldhash::fast::FixedState;
 use gt_ir::{Error, TensorId, Ty};
 use gt_net::msg::{ClientMsg, Failure, SessionId, SessionMsg, Value, WorkerCmd, WorkerId};
 use smallvec::SmallVec;
@@ -110,7 +111,7 @@ pub struct Session {
     pub(super) log: Option<Box<Log>>,
     /// Where its programs run unless there is a reason against it.
     pub(super) home: Option<WorkerId>,
-    pub(super) tensors: HashMap<TensorId, Tensor>,
+    pub(super) tensors: HashMap<TensorId, Tensor, FixedState>,
     /// The number of the last program received.
     pub(super) last_seq: u64,
     pub(super) pending: BTreeMap<u64, Pending>,
@@ -151,7 +152,7 @@ impl Session {
             spread: var("GT_PLACEMENT") == Some("spread"),
             log: var("GT_INSTRUCTION_LOG").map(|_| Box::new(Log::new(true, full))),
             home: None,
-            tensors: HashMap::new(),
+            tensors: HashMap::default(),
             last_seq: 0,
             pending: BTreeMap::new(),
             fetches: BTreeMap::new(),

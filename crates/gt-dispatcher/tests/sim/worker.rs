@@ -242,6 +242,7 @@ impl Worker {
                         values,
                         failures,
                         spared: Vec::new(),
+                        compiled: Vec::new(),
                         session_bytes: 0,
                     });
                 }

@@ -426,7 +426,7 @@ pub fn tasks(threads: &Threads, work: usize, most: usize) -> usize {
     if threads.count() == 1 || work < PARALLEL {
         return 1;
     }
-    (threads.count() * 16).min(work / (PARALLEL / 4)).min(most).max(1)
+    (threads.count() * 8).min(work / (PARALLEL / 4)).min(most).max(1)
 }
 
 /// Runs an elementwise kernel.
