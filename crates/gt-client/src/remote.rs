@@ -49,7 +49,7 @@ fn open(addr: Addr, token: Option<String>, on_msg: OnMsg) -> Result<(Arc<dyn Lin
     let downloads = bulk_thread("gt-download", &road)?;
     let receiver = road.clone();
     let on_event = Box::new(move |event| receiver.receive(event, &uploads, &downloads));
-    let options = HelloOptions { token, ..HelloOptions::new(Role::Client) };
+    let options = HelloOptions { token, spin: gt_net::spin::MOMENT, ..HelloOptions::new(Role::Client) };
     let (peer, welcome) =
         Peer::connect(&addr, options, on_event).map_err(|e| Error::Connection(e.to_string()))?;
     let session: SessionWelcome = decode(&welcome.body)?;
@@ -162,6 +162,10 @@ impl Link for RemoteLink {
     fn upload_staged(&self, tensor: TensorId, ty: Ty, data: Shm) -> Result<()> {
         self.road.uploads.lock().insert(tensor, data);
         self.road.send(&ClientMsg::Upload { tensor, ty, data: None })
+    }
+
+    fn drives(&self) -> bool {
+        true
     }
 
     fn drive(&self, until: Instant, done: &mut dyn FnMut() -> bool) -> Option<bool> {

@@ -27,6 +27,10 @@ pub trait Link: Send + Sync {
     fn upload_staged(&self, _tensor: TensorId, _ty: Ty, _data: Shm) -> Result<()> {
         Err(Error::Runtime("upload: this link has no staging memory".into()))
     }
+    /// True if a waiting thread brings its own answers by `drive`.
+    fn drives(&self) -> bool {
+        false
+    }
     /// Waits until `done` by working the connection on this thread, which is the quickest way to an answer; false
     /// when `until` passed first. `None` where other threads bring the answers.
     fn drive(&self, _until: Instant, _done: &mut dyn FnMut() -> bool) -> Option<bool> {
@@ -130,6 +134,8 @@ pub struct Session {
 struct Shared {
     inbox: Mutex<Inbox>,
     arrived: Condvar,
+    /// Counts arrivals, so that a waiting thread notices one without taking the lock.
+    arrivals: AtomicU64,
     /// Something failed and has not been raised yet.
     failed: AtomicBool,
 }
@@ -448,7 +454,15 @@ impl Session {
             }
             out.is_some() || fatal.is_some()
         };
-        if !look(&mut self.shared.inbox.lock()) {
+        let mut found = look(&mut self.shared.inbox.lock());
+        if !found && !self.link.drives() {
+            let mut seen = self.shared.arrivals.load(Ordering::Acquire);
+            found = gt_net::spin::for_a_moment(|| {
+                let now = self.shared.arrivals.load(Ordering::Acquire);
+                now != std::mem::replace(&mut seen, now) && look(&mut self.shared.inbox.lock())
+            });
+        }
+        if !found {
             crate::wait::block_on(&mut |patience: Duration| {
                 let deadline = Instant::now() + patience;
                 if control {
@@ -627,6 +641,7 @@ impl Shared {
             SessionMsg::Grant { .. } | SessionMsg::Log { .. } => {}
         }
         drop(inbox);
+        self.arrivals.fetch_add(1, Ordering::Release);
         self.arrived.notify_all();
     }
 }

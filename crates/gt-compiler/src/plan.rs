@@ -38,8 +38,8 @@ pub enum Place {
     Arena(usize),
 }
 
-/// Places in the arena start at multiples of this.
-pub const ALIGN: usize = 64;
+/// Places in the arena start at multiples of this: what cuBLASLt likes best, and a cache line several times over.
+pub const ALIGN: usize = 256;
 
 /// A tensor in a storage.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -23,4 +23,5 @@ pub mod port;
 pub mod server;
 mod serving;
 pub mod shm;
+pub mod spin;
 mod stream;

@@ -146,7 +146,7 @@ impl Io {
             while start.elapsed() < spin {
                 match self.read() {
                     Ok(true) => return self.deliver(),
-                    Ok(false) => std::hint::spin_loop(),
+                    Ok(false) => std::thread::yield_now(),
                     Err(end) => return Some(end),
                 }
             }

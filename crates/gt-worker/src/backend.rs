@@ -27,7 +27,8 @@ pub struct PlanError {
 pub trait Plan: Send + Sync {
     /// Runs it. `inputs` holds one buffer per live-in; for one that dies the caller has given up its own handle, so
     /// that the plan finds it unshared and may reuse it. On failure `inputs` is left as it was, bytes included (C5).
-    /// Returns one buffer per live-out.
+    /// Returns one buffer per live-out; one that took over a donated input is shared with `inputs` until the caller
+    /// drops those.
     fn run(&self, inputs: &mut Vec<Buffer>, slots: &[Slot]) -> Result<Vec<Buffer>, PlanError>;
 
     /// Bytes it needs beyond its inputs, known before it runs.

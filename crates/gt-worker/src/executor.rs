@@ -8,9 +8,11 @@ use crate::table::{Entry, Inputs, Item};
 use crate::worker::{Core, State, Upload};
 use gt_ir::{Error, TensorId, Ty};
 use gt_net::msg::{Compiled, Failure, Fetch, Run, SessionId, Value, WorkerMsg};
+use gt_net::spin;
 use parking_lot::MutexGuard;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 pub(crate) struct Executor {
@@ -199,6 +201,12 @@ fn next(core: &Core) -> Next {
             if let Some(item) = state.sessions.get_mut(&id).and_then(|t| t.queue.pop_front()) {
                 return Next::Item(id, item);
             }
+        }
+        // The next command is often near: stay awake for a moment, with the lock open.
+        let told = core.told.load(Ordering::Acquire);
+        let more = || core.told.load(Ordering::Acquire) != told;
+        if MutexGuard::unlocked(&mut state, || spin::for_a_moment(more)) || more() {
+            continue;
         }
         if state.early.is_empty() && state.promised.is_empty() {
             core.wake.wait(&mut state);

@@ -10,6 +10,7 @@ use gt_net::bulk::{BulkBytes, Endpoint, TicketKey};
 use gt_net::msg::{SessionId, WorkerCmd, WorkerInfo, WorkerMsg, WorkerStats};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -39,6 +40,8 @@ pub(crate) struct Core {
     pub state: Mutex<State>,
     /// Told when there may be something to do.
     pub wake: Condvar,
+    /// Counts commands, so that the executor notices one without taking the lock.
+    pub told: AtomicU64,
     pub say: Say,
     pub jobs: Mutex<Sender<Job>>,
     /// The bulk plane, once it is there, with the key of its tickets.
@@ -100,6 +103,7 @@ impl Worker {
             config,
             state: Mutex::default(),
             wake: Condvar::new(),
+            told: AtomicU64::new(0),
             say,
             jobs: Mutex::new(jobs),
             plane: OnceLock::new(),
@@ -224,6 +228,7 @@ impl Core {
             }
         }
         drop(state);
+        self.told.fetch_add(1, Ordering::Release);
         self.wake.notify_one();
     }
 

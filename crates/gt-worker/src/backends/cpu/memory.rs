@@ -202,30 +202,19 @@ impl Drop for Block {
     }
 }
 
-/// A tensor's memory on the cpu backend.
-pub enum CpuMemory {
-    /// Ours to write once nobody else holds it.
-    Owned(Block),
-    /// Somebody's mapping, never written.
-    Kept(Box<dyn AsRef<[u8]> + Send + Sync>),
-}
+/// A tensor's memory on the cpu backend, to be written only by whoever holds the one handle to it.
+pub struct CpuMemory(pub Block);
 
 impl CpuMemory {
     pub fn as_slice(&self) -> &[u8] {
-        match self {
-            // SAFETY: the block holds `bytes` bytes, and whoever could write them would hold the only handle.
-            CpuMemory::Owned(b) => unsafe { std::slice::from_raw_parts(b.ptr(), b.bytes) },
-            CpuMemory::Kept(m) => (**m).as_ref(),
-        }
+        // SAFETY: the block holds `bytes` bytes, and whoever could write them would hold the only handle.
+        unsafe { std::slice::from_raw_parts(self.0.ptr(), self.0.bytes) }
     }
 }
 
 impl Memory for CpuMemory {
     fn bytes(&self) -> usize {
-        match self {
-            CpuMemory::Owned(b) => b.bytes,
-            CpuMemory::Kept(m) => (**m).as_ref().len(),
-        }
+        self.0.bytes
     }
     fn as_any(&self) -> &dyn Any {
         self

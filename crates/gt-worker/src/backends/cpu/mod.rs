@@ -98,17 +98,17 @@ impl Backend for CpuBackend {
         if bytes.len() != ty.bytes() {
             bail!(Value, "upload: {} bytes for {ty}, expected {}", bytes.len(), ty.bytes());
         }
-        match data {
-            HostBytes::Shared(m) if ((*m).as_ref().as_ptr() as usize).is_multiple_of(64) => {
-                Ok(Arc::new(CpuMemory::Kept(m)))
-            }
-            data => {
-                let bytes = data.as_slice();
-                let block = self.pool.take(bytes.len())?;
-                plan::copy(&self.threads, bytes.as_ptr(), block.ptr(), bytes.len());
-                Ok(Arc::new(CpuMemory::Owned(block)))
-            }
-        }
+        // A client's segment is copied rather than kept: it goes back warm, and a fresh one would cost more in page
+        // faults than this copy.
+        let block = self.pool.take(bytes.len())?;
+        // SAFETY: the block is new and has at least this many bytes.
+        let into = unsafe { std::slice::from_raw_parts_mut(block.ptr(), bytes.len()) };
+        gt_net::copy::copy(into, bytes);
+        Ok(Arc::new(CpuMemory(block)))
+    }
+
+    fn host_bytes<'a>(&self, buffer: &'a Buffer) -> Option<&'a [u8]> {
+        cpu_memory(buffer).ok().map(CpuMemory::as_slice)
     }
 
     fn download(&self, buffer: &Buffer) -> Result<Arc<Vec<u8>>, Error> {

@@ -158,11 +158,7 @@ impl CpuPlan {
             let mut block = None;
             let donated = storage.reuse.and_then(|i| {
                 let memory = Arc::get_mut(&mut inputs[i as usize])?;
-                let memory = memory.as_any_mut().downcast_mut::<CpuMemory>()?;
-                match memory {
-                    CpuMemory::Owned(block) => Some(block.ptr()),
-                    CpuMemory::Kept(_) => None,
-                }
+                memory.as_any_mut().downcast_mut::<CpuMemory>().map(|memory| memory.0.ptr())
             });
             let ptr = match (donated, storage.place) {
                 (Some(ptr), _) => ptr,
@@ -211,7 +207,7 @@ impl Plan for CpuPlan {
         for (k, &storage) in self.plan.outs.iter().enumerate() {
             let at = storage as usize;
             let made = match bound.blocks[at].take() {
-                Some(block) => Arc::new(CpuMemory::Owned(block)),
+                Some(block) => Arc::new(CpuMemory(block)),
                 None => match (self.plan.storages[at].place, self.plan.storages[at].reuse) {
                     (Place::Input(i), _) => inputs[i as usize].clone(),
                     (_, reuse) => match self.plan.outs[..k].iter().position(|&s| s == storage) {
