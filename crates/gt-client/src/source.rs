@@ -2,6 +2,8 @@
 
 use crate::session::Session;
 use crate::stream::SourceLine;
+use foldhash::fast::FixedState;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
@@ -21,7 +23,7 @@ pub fn install(locator: Locator, name: FileName) {
 #[derive(Default)]
 pub struct Files {
     names: Vec<String>,
-    by_key: HashMap<usize, u32>,
+    by_key: HashMap<usize, u32, FixedState>,
 }
 
 impl Files {
@@ -32,8 +34,32 @@ impl Files {
     }
 }
 
+thread_local! {
+    static HELD: Cell<Option<SourceLine>> = const { Cell::new(None) };
+}
+
+/// Attributes all that is recorded on this thread to the line being executed now, until dropped: one call of the
+/// user, such as `backward()`, that records much.
+pub(crate) struct Hold(Option<SourceLine>);
+
+impl Hold {
+    pub fn line(session: &Session) -> Hold {
+        let line = current(session);
+        Hold(HELD.replace(Some(line)))
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        HELD.set(self.0);
+    }
+}
+
 #[inline]
 pub(crate) fn current(session: &Session) -> SourceLine {
+    if let Some(line) = HELD.get() {
+        return line;
+    }
     let Some((locate, name)) = LOCATOR.get() else { return SourceLine::default() };
     let Some((key, line)) = locate() else { return SourceLine::default() };
     let mut files = session.files.lock();

@@ -2,7 +2,7 @@
 
 use crate::op::{Op, ReduceKind, View};
 use crate::{Binary, DType, Error, Ints, Result, Scalar, Shape, Ty, Unary};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 /// An operand of an instruction being built: a value or a number.
 #[derive(Clone, Debug)]
@@ -113,7 +113,7 @@ pub trait Build {
 
     /// Writes a unary elementwise op.
     fn un(&mut self, op: Unary, x: &Self::V) -> Result<Self::V> {
-        self.emit(Op::Unary(op), [x.into()].into_iter().collect())
+        self.emit(Op::Unary(op), smallvec![x.into()])
     }
 
     /// Writes a binary elementwise op; at least one operand is a tensor.
@@ -123,7 +123,7 @@ pub trait Build {
         a: impl Into<Operand<Self::V>>,
         b: impl Into<Operand<Self::V>>,
     ) -> Result<Self::V> {
-        self.emit(Op::Binary(op), [a.into(), b.into()].into_iter().collect())
+        self.emit(Op::Binary(op), smallvec![a.into(), b.into()])
     }
 
     fn add(&mut self, a: &Self::V, b: &Self::V) -> Result<Self::V> {
@@ -141,7 +141,7 @@ pub trait Build {
         a: impl Into<Operand<Self::V>>,
         b: impl Into<Operand<Self::V>>,
     ) -> Result<Self::V> {
-        self.emit(Op::Where, [cond.into(), a.into(), b.into()].into_iter().collect())
+        self.emit(Op::Where, smallvec![cond.into(), a.into(), b.into()])
     }
 
     /// A binary op that folds when both operands are numbers.
@@ -211,12 +211,12 @@ pub trait Build {
     /// A tensor filled with one number.
     fn full(&mut self, ty: &Ty, x: impl Into<Scalar>) -> Result<Self::V> {
         let op = Op::Full { shape: ty.shape.clone(), dtype: ty.dtype };
-        self.emit(op, [Operand::Num(x.into())].into_iter().collect())
+        self.emit(op, smallvec![Operand::Num(x.into())])
     }
 
     /// Applies one view, its slice start (if it is a slice) given.
     fn view(&mut self, x: &Self::V, view: View, start: Option<i64>) -> Result<Self::V> {
-        let mut args: Operands<Self::V> = [x.into()].into_iter().collect();
+        let mut args: Operands<Self::V> = smallvec![x.into()];
         args.extend(start.map(|s| Operand::Num(Scalar::Int(s))));
         self.emit(Op::View(view), args)
     }
@@ -241,14 +241,14 @@ pub trait Build {
 
     fn reduce(&mut self, kind: ReduceKind, x: &Self::V, dims: &[usize], keepdim: bool) -> Result<Self::V> {
         let op = Op::Reduce { kind, dims: dims.into(), keepdim };
-        self.emit(op, [x.into()].into_iter().collect())
+        self.emit(op, smallvec![x.into()])
     }
 
     fn cast(&mut self, x: &Self::V, dtype: DType) -> Result<Self::V> {
         if self.ty(x).dtype == dtype {
             return Ok(x.clone());
         }
-        self.emit(Op::Cast(dtype), [x.into()].into_iter().collect())
+        self.emit(Op::Cast(dtype), smallvec![x.into()])
     }
 
     /// Undoes broadcasting: sums `g` down to `shape`.

@@ -12,7 +12,26 @@ pub enum ArgTy<'a> {
 }
 
 /// The type of the op's result. Errors name the op, the shapes and what was expected.
+#[inline]
 pub fn infer(op: &Op, args: &[ArgTy]) -> Result<Ty> {
+    // By far the most frequent case: two tensors of one type, or a tensor and a number.
+    if let Op::Binary(op) = op
+        && op.gives() == Gives::Same
+    {
+        match args {
+            [ArgTy::Val(a), ArgTy::Val(b)] if a == b && op.takes().accepts(a.dtype) => {
+                return Ok((*a).clone());
+            }
+            [ArgTy::Val(x), ArgTy::Num] | [ArgTy::Num, ArgTy::Val(x)] if op.takes().accepts(x.dtype) => {
+                return Ok((*x).clone());
+            }
+            _ => {}
+        }
+    }
+    infer_any(op, args)
+}
+
+fn infer_any(op: &Op, args: &[ArgTy]) -> Result<Ty> {
     let name = op.text();
     let val = |i: usize| -> Result<&Ty> {
         match args.get(i) {

@@ -7,8 +7,8 @@ use crate::Tensor;
 use foldhash::fast::FixedState;
 use gt_ir::build::{Kept, Saved};
 use gt_ir::grad::vjp;
-use gt_ir::{Binary, Build, Error, Result, bail};
-use smallvec::SmallVec;
+use gt_ir::{Binary, Build, Error, Needs, Op, Operand, Result, bail};
+use smallvec::{SmallVec, smallvec};
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -72,6 +72,10 @@ fn run(
     allow_unused: bool,
 ) -> Result<Vec<Option<Tensor>>> {
     let _mode = GradMode::set(create);
+    let _line = match roots.first() {
+        Some(root) => Some(crate::source::Hold::line(&*root.session()?)),
+        None => None,
+    };
     let mut queue: BinaryHeap<Ready> = BinaryHeap::new();
     let mut incoming: HashMap<u64, Incoming, FixedState> = HashMap::default();
     for (i, root) in roots.iter().enumerate() {
@@ -133,7 +137,7 @@ fn run(
                 }
             }
         }
-        for (nr, g) in arrived.iter().enumerate() {
+        for (nr, g) in arrived.iter().enumerate().filter(|_| !wanted.is_empty()) {
             if let (Some(g), Some(list)) = (g, wanted.get(&(node.seq, nr as u32))) {
                 for &i in list {
                     found[i] = Some(Tensor::from_var(g.clone()));
@@ -158,7 +162,9 @@ fn run(
                 let saved = Saved { args: &kept, outs: &outs };
                 let want: SmallVec<[bool; 4]> = edges.iter().map(Option::is_some).collect();
                 let grads = vjp(&mut Recorder, op, &saved, &g, &want)?;
-                release(&node, retain || create);
+                if op.needs() != Needs::default() {
+                    release(&node, retain || create);
+                }
                 for ((edge, g), arg) in edges.into_iter().zip(grads).zip(&kept) {
                     let (Some(edge), Kept::Val(ty, _)) = (edge, arg) else { continue };
                     // `None` claims zero, which a person who asks for the gradient is given.
@@ -246,7 +252,9 @@ fn deliver(
     };
     slots[nr] = Some(match slots[nr].take() {
         None => g,
-        Some(before) => Recorder.bin(Binary::Add, &before, &g)?,
+        Some(before) => {
+            Recorder.emit(Op::Binary(Binary::Add), smallvec![Operand::Val(before), Operand::Val(g)])?
+        }
     });
     Ok(())
 }

@@ -129,7 +129,7 @@ impl Node {
 /// Dropping a long chain must not recurse: operands' nodes are taken out and dropped one by one.
 impl Drop for Node {
     fn drop(&mut self) {
-        let mut pending: Vec<Arc<Node>> = Vec::new();
+        let mut pending: Pending = SmallVec::new();
         take_edges(self.args.get_mut(), &mut pending);
         while let Some(node) = pending.pop() {
             if let Some(mut node) = Arc::into_inner(node) {
@@ -139,9 +139,14 @@ impl Drop for Node {
     }
 }
 
-fn take_edges(args: &mut SmallVec<[NodeArg; 2]>, pending: &mut Vec<Arc<Node>>) {
-    for arg in args.drain(..) {
-        if let NodeArg::Val { edge: Some(edge), .. } = arg {
+/// Nodes that may have to be dropped; inline, since most nodes have one or two operands.
+type Pending = SmallVec<[Arc<Node>; 8]>;
+
+fn take_edges(args: &mut SmallVec<[NodeArg; 2]>, pending: &mut Pending) {
+    for arg in args {
+        if let NodeArg::Val { edge, .. } = arg
+            && let Some(edge) = edge.take()
+        {
             pending.push(edge.node);
         }
     }

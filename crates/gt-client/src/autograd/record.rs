@@ -47,21 +47,13 @@ pub fn record(op: Op, args: Operands<Var>) -> Result<Var> {
 /// Records one op in a given stream.
 pub fn record_in(session: &Arc<Session>, stream: &Arc<Stream>, op: Op, args: Operands<Var>) -> Result<Var> {
     session.before_op()?;
-    let ty = {
-        let types: SmallVec<[ArgTy; 4]> = args
-            .iter()
-            .map(|a| match a {
-                Operand::Val(v) => ArgTy::Val(&v.value.ty),
-                Operand::Num(_) => ArgTy::Num,
-            })
-            .collect();
-        infer(&op, &types)?
-    };
+    let enabled = grad_enabled();
     let mut tracked = false;
-    {
-        let enabled = grad_enabled();
-        for arg in &args {
-            if let Operand::Val(v) = arg {
+    let mut types: SmallVec<[ArgTy; 4]> = SmallVec::new();
+    let mut list: SmallVec<[RecordArg; 4]> = SmallVec::new();
+    for arg in &args {
+        match arg {
+            Operand::Val(v) => {
                 if v.value.stream.session_id != session.number {
                     return Err(Error::Runtime(format!(
                         "{}: operands belong to two different sessions: bring one over with gt.tensor(x.numpy())",
@@ -69,17 +61,18 @@ pub fn record_in(session: &Arc<Session>, stream: &Arc<Stream>, op: Op, args: Ope
                     )));
                 }
                 tracked |= enabled && v.edge.is_some();
+                types.push(ArgTy::Val(&v.value.ty));
+                list.push(RecordArg::Val(&v.value));
+            }
+            Operand::Num(x) => {
+                types.push(ArgTy::Num);
+                list.push(RecordArg::Num(*x));
             }
         }
     }
+    let ty = infer(&op, &types)?;
+    drop(types);
     let tracked = tracked && ty.dtype.is_float() && op.differentiable();
-    let list: SmallVec<[RecordArg; 4]> = args
-        .iter()
-        .map(|a| match a {
-            Operand::Val(v) => RecordArg::Val(&v.value),
-            Operand::Num(x) => RecordArg::Num(*x),
-        })
-        .collect();
     if !tracked {
         let value = stream.record(session, op, &list, ty)?;
         drop(list);
