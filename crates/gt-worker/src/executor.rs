@@ -186,6 +186,7 @@ impl Executor {
 /// Waits for something to do: bytes first, then the next ready session after the one served last.
 fn next(core: &Core) -> Next {
     let mut state = core.state.lock();
+    let mut rested = false;
     loop {
         if state.stop {
             return Next::Stop;
@@ -202,12 +203,15 @@ fn next(core: &Core) -> Next {
                 return Next::Item(id, item);
             }
         }
-        // The next command is often near: stay awake for a moment, with the lock open.
-        let told = core.told.load(Ordering::Acquire);
-        let more = || core.told.load(Ordering::Acquire) != told;
-        if MutexGuard::unlocked(&mut state, || spin::for_a_moment(more)) || more() {
+        if !rested {
+            // The next command is often near: stay awake for a moment, with the lock open, and look again.
+            rested = true;
+            let told = core.told.load(Ordering::Acquire);
+            let more = || core.told.load(Ordering::Acquire) != told;
+            MutexGuard::unlocked(&mut state, || spin::for_a_moment(more));
             continue;
         }
+        rested = false;
         if state.early.is_empty() && state.promised.is_empty() {
             core.wake.wait(&mut state);
         } else {
