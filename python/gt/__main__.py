@@ -1,5 +1,6 @@
 """`python -m gt`: the same as the program `gt`."""
 
+import signal
 import sys
 
 from gt._gt import main

@@ -1,0 +1,198 @@
+"""Real processes: servers, workers and clients that come, fail and go."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import gt
+
+pytestmark = pytest.mark.local_only
+
+
+def gt_program(*args, **options):
+    command = [sys.executable, "-m", "gt", *args]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)
+
+
+def wait_for(condition, seconds=20):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return
+        time.sleep(0.02)
+    raise AssertionError("waited in vain")
+
+
+def workers_of(session):
+    with session:
+        return gt.debug.get_worker_stats()["workers"]
+
+
+def test_tensors_spread_over_workers_move_when_they_meet(start_system, run_python):
+    system = start_system(workers=3)
+    done = run_python(
+        f"""
+import gt, numpy as np
+gt.connect("localhost:{system.port}")
+rng = np.random.default_rng(0)
+arrays = [rng.normal(size=(300, 300)).astype("f4") for _ in range(6)]
+tensors = []
+for a in arrays:
+    t = gt.from_numpy(a) + 1
+    gt.synchronize()
+    tensors.append(t)
+total = tensors[0]
+for t in tensors[1:]:
+    total = total @ t * 0.05
+want = arrays[0] + 1
+for a in arrays[1:]:
+    want = want @ (a + 1) * np.float32(0.05)
+np.testing.assert_allclose(total.numpy(), want, rtol=1e-2, atol=1e-2)
+stats = gt.debug.get_worker_stats()
+print(stats["moves"], sum(w["programs"] > 0 for w in stats["workers"]))
+""",
+        env={"GT_PLACEMENT": "spread"},
+    )
+    moves, busy = map(int, done.stdout.split())
+    assert moves > 0 and busy > 1
+
+
+def test_a_killed_worker_is_an_error_and_the_session_goes_on(start_system):
+    system = start_system(workers=0)
+    first = system.add_worker("first")
+    with gt.open_session(system.address) as session:
+        x = gt.ones(3) + 1
+        assert x.tolist() == [2, 2, 2]
+        first.kill()
+        first.wait()
+        system.add_worker("second")
+        wait_for(lambda: [w["name"] for w in workers_of(session)] == ["second"])
+        with pytest.raises(ConnectionError, match="first"):
+            (x + 1).tolist()
+        assert (gt.ones(3) + 2).tolist() == [3, 3, 3]
+    session.close()
+
+
+def test_a_vanished_client_leaves_nothing_behind(start_system, tmp_path):
+    system = start_system(workers=1)
+    script = tmp_path / "client.py"
+    script.write_text(
+        f"import gt, time\ngt.connect('{system.address}')\nx = gt.ones(1000, 1000)\nx.sum().item()\n"
+        "print('ready', flush=True)\ntime.sleep(60)\n"
+    )
+    client = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    assert client.stdout.readline().strip() == "ready"
+    with gt.open_session(system.address) as session:
+        assert workers_of(session)[0]["bytes_in_use"] >= 4_000_000
+        client.send_signal(signal.SIGKILL)
+        client.wait()
+        wait_for(lambda: workers_of(session)[0]["bytes_in_use"] < 4_000_000, seconds=90)
+    session.close()
+
+
+def test_a_worker_may_start_before_its_server(start_system):
+    with_port = start_system(workers=0)
+    port = with_port.port
+    with_port.stop()
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "gt.worker", "-p", str(port), "--name", "early"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert "cpu" in worker.stdout.readline()
+        time.sleep(0.5)
+        server = subprocess.Popen([sys.executable, "-m", "gt.server", "-p", str(port)], stdout=subprocess.PIPE)
+        try:
+            server.stdout.readline()
+            with gt.open_session(f"localhost:{port}") as session:
+                assert (gt.ones(2) + 1).tolist() == [2, 2]
+            session.close()
+        finally:
+            server.send_signal(signal.SIGINT)
+            assert server.wait(20) == 0
+    finally:
+        worker.send_signal(signal.SIGINT)
+        assert worker.wait(20) == 0
+
+
+def test_a_token_is_asked_for(start_system, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("open sesame\n")
+    refused = gt_program("server", "-p", "0", "--host", "0.0.0.0")
+    assert refused.returncode == 1 and "--token-file" in refused.stderr
+    system = start_system(workers=0, server_args=["--token-file", str(secret)])
+    system.add_worker("trusted", "--token-file", str(secret))
+    with pytest.raises(ConnectionError, match="token"):
+        gt.open_session(system.address, token="wrong")
+    with gt.open_session(system.address, token="open sesame") as session:
+        assert gt.ones(2).tolist() == [1, 1]
+    session.close()
+
+
+def test_no_workers_and_no_server_say_what_to_do(start_system):
+    with pytest.raises(ConnectionError, match="gt server"):
+        gt.open_session("localhost:1")
+    system = start_system(workers=0)
+    with gt.open_session(system.address) as session, pytest.raises(ConnectionError, match="gt worker"):
+        gt.ones(2).tolist()
+    session.close()
+
+
+LINE = re.compile(r"^\s*\d+\.\d+s \| #\d+ \| [A-Z_]+ \| (CLIENT|WORKER|SERVER|DISPATCHER)\b.* \| \w+ \| [\d.]+[KMG]?B \|")
+
+
+def test_instruction_log(run_python, tmp_path):
+    log = tmp_path / "gt.log"
+    run_python(
+        "import gt\nx = gt.ones(4)\nfor i in range(3):\n    print((x * 2 + i).sum().item())\n",
+        env={"GT_INSTRUCTION_LOG": str(log)},
+    )
+    lines = log.read_text().splitlines()
+    messages = [line for line in lines if not line.startswith("    ")]
+    assert all(LINE.match(line) for line in messages), messages
+    events = {line.split(" | ")[2] for line in messages}
+    assert {"CONNECT", "RECV", "WORKER_SEND", "WORKER_RECV", "SEND", "COMPILE"} <= events
+    assert any("TENSOR[" in line and ":= MUL" in line for line in lines)
+
+
+def test_saved_programs_run_again(tmp_path):
+    path = tmp_path / "program.gt"
+    x = gt.tensor(np.random.default_rng(0).normal(size=(8, 8)).astype("f4"))
+    y = (x @ x).softmax(1).sum(0)
+    gt.debug.save_program(path)
+    y.tolist()
+    for backend in ("cpu", "reference"):
+        done = gt_program("replay", str(path), "--backend", backend, "--text")
+        assert done.returncode == 0, done.stderr
+        assert "equal up to rounding" in done.stdout and "MATMUL" in done.stdout
+    path.write_bytes(path.read_bytes()[:40])
+    assert gt_program("replay", str(path)).returncode == 1
+
+
+def test_debug_switches_speak_and_are_silent_otherwise(run_python):
+    script = "import gt\nprint((gt.ones(3) + 1).sum().item())\n"
+    assert run_python(script).stderr == ""
+    for switch, words in {
+        "GT_VERBOSE": "inside this process",
+        "GT_DEBUG_CLIENT": "gt client:",
+        "GT_DEBUG_DISPATCHER": "gt dispatcher:",
+        "GT_DEBUG_WORKER": "gt worker:",
+        "GT_DEBUG_COMPILE": "gt compile:",
+    }.items():
+        assert words in run_python(script, env={switch: "1"}).stderr, switch
+    assert run_python(script, env={"GT_SYNC": "1"}).stdout == "6.0\n"
+
+
+def test_the_readme_runs(run_python, start_system):
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    with open(os.path.join(root, "README.md")) as file:
+        snippets = re.findall(r"```python\n(.*?)```", file.read(), re.S)
+    assert len(snippets) >= 3
+    system = start_system(workers=2)
+    for snippet in snippets:
+        run_python(snippet.replace("localhost:12345", system.address))
