@@ -12,6 +12,7 @@ use crate::addr::Addr;
 use crate::frame::{Decoder, Frame, FrameError, Kind, MAX_PAYLOAD};
 use crate::handshake::{Hello, MAX_HELLO, MAX_WELCOME, Refusal, Resume, Role, VERSIONS, Versions, Welcome};
 use crate::link::Limits;
+use crate::process::Process;
 use crate::stream::Stream;
 
 /// How to introduce oneself, and how patient to be.
@@ -77,6 +78,7 @@ impl HelloOptions {
             resume,
             vars: self.vars.clone(),
             agent: self.agent.clone(),
+            process: Process::this(),
             body: self.body.clone(),
         }
     }

@@ -8,6 +8,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::process::Process;
+
 /// The first bytes of every Hello.
 pub const MAGIC: [u8; 4] = *b"GTnp";
 /// The protocol versions this build speaks.
@@ -75,6 +77,8 @@ pub struct Hello {
     pub vars: Vec<(String, String)>,
     /// Name and version of the program, for logs.
     pub agent: String,
+    /// The connecting process.
+    pub process: Process,
     /// For the meaning layer.
     pub body: Vec<u8>,
 }
@@ -269,6 +273,7 @@ mod tests {
             resume: Some(Resume { link_id: 7, secret: [3; 16], last_received: 9 }),
             vars: vec![("GT_SYNC".into(), "1".into())],
             agent: "gt 0.1".into(),
+            process: Process::this(),
             body: vec![1, 2, 3],
         }
     }

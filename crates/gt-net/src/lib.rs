@@ -20,6 +20,7 @@ mod outbox;
 pub mod peer;
 mod peer_io;
 pub mod port;
+pub mod process;
 pub mod server;
 mod serving;
 pub mod shm;

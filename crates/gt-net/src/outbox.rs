@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use crate::frame::Frame;
 use crate::handshake::{Resume, Welcome, random_bytes, same_bytes};
 use crate::link::{Alive, Limits, Link, LinkError, Millis, Received};
+use crate::process::Process;
 use crate::stream::Stream;
 
 /// A peer's number at the server, the same across cuts and never used again.
@@ -47,6 +48,7 @@ struct Entry {
     link: Link,
     secret: [u8; 16],
     remote_ip: Option<IpAddr>,
+    process: Process,
     connection: Option<Rc<Connection>>,
 }
 
@@ -145,13 +147,13 @@ impl Outbox {
     }
 
     /// A new peer whose connection opens with `welcome`; until then its messages are kept.
-    pub(crate) fn add(&mut self, remote_ip: Option<IpAddr>) -> PeerId {
+    pub(crate) fn add(&mut self, remote_ip: Option<IpAddr>, process: Process) -> PeerId {
         let now = self.now_ms();
         let mut link = Link::new(now, self.limits);
         link.cut(now);
         let peer = PeerId(self.next);
         self.next += 1;
-        self.peers.insert(peer, Entry { link, secret: random_bytes(), remote_ip, connection: None });
+        self.peers.insert(peer, Entry { link, secret: random_bytes(), remote_ip, process, connection: None });
         peer
     }
 
@@ -225,7 +227,13 @@ impl Outbox {
     pub(crate) fn tick(&mut self) -> Vec<PeerId> {
         let now = self.now_ms();
         let (mut silent, mut lost) = (Vec::new(), Vec::new());
+        let mut ended = Vec::new();
         for (&peer, entry) in &mut self.peers {
+            // A cut peer may come back, but not once its process is no more.
+            if entry.connection.is_none() && entry.process.has_ended() {
+                ended.push(peer);
+                continue;
+            }
             match entry.link.tick(now) {
                 Alive::Yes if entry.link.wants_write() => self.dirty.push(peer),
                 Alive::Yes => {}
@@ -240,6 +248,9 @@ impl Outbox {
         }
         for peer in lost {
             self.fall(peer, "the connection was cut and not resumed in time".into());
+        }
+        for peer in ended {
+            self.fall(peer, "its process ended".into());
         }
         self.flush();
         silent

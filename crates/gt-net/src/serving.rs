@@ -239,7 +239,7 @@ fn open<H: Handler>(
         let message = format!("the server serves {} peers already: try again later", options.max_peers);
         return Err(Refusal::new(Reason::Busy, message));
     }
-    let peer = core.out.add(connection.fd.get_ref().remote_ip());
+    let peer = core.out.add(connection.fd.get_ref().remote_ip(), hello.process.clone());
     let failed = || Err(Refusal::new(Reason::Handler, "the server failed on this hello: see its log"));
     match core.call(None, |handler, out| handler.connected(peer, &hello, out)).unwrap_or_else(failed) {
         Ok(body) => welcome.body = body,
