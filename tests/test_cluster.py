@@ -145,7 +145,9 @@ def test_no_workers_and_no_server_say_what_to_do(start_system):
     session.close()
 
 
-LINE = re.compile(r"^\s*\d+\.\d+s \| #\d+ \| [A-Z_]+ \| (CLIENT|WORKER|SERVER|DISPATCHER)\b.* \| \w+ \| [\d.]+[KMG]?B \|")
+LINE = re.compile(
+    r"^\s*\d+\.\d+s \| #\d+ \| [A-Z_]+ \| (CLIENT|WORKER|SERVER|DISPATCHER)\b.* \| \w+ \| [\d.]+[KMG]?B \|"
+)
 
 
 def test_instruction_log(run_python, tmp_path):
