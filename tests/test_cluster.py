@@ -200,3 +200,13 @@ def test_the_readme_runs(run_python, start_system):
     system = start_system(workers=2)
     for snippet in snippets:
         run_python(snippet.replace("localhost:12345", system.address))
+
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+EXAMPLES = sorted(name for name in os.listdir(os.path.join(ROOT, "examples")) if name.endswith(".py"))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_run(run_python, name):
+    with open(os.path.join(ROOT, "examples", name)) as file:
+        assert run_python(file.read()).stdout

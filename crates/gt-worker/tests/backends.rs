@@ -88,16 +88,26 @@ fn every_sample_equals_the_reference() {
     assert!(count > 200, "{count} samples");
 }
 
-fn programs(seeds: std::ops::Range<u64>, budget: usize, mut check: impl FnMut(u64, RandomProgram)) {
-    for seed in seeds {
+/// Random programs for as long as `GT_RANDOM_SECONDS` says (2 unless set); `GT_RANDOM_SEED` replays one alone.
+fn programs(budget: usize, mut check: impl FnMut(u64, RandomProgram)) {
+    let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
+    if let Some(seed) = number("GT_RANDOM_SEED") {
+        return check(seed, sample::random_program(seed, budget));
+    }
+    let limit = std::time::Duration::from_secs(number("GT_RANDOM_SECONDS").unwrap_or(2));
+    let start = std::time::Instant::now();
+    for seed in 0.. {
         check(seed, sample::random_program(seed, budget));
+        if start.elapsed() > limit {
+            break;
+        }
     }
 }
 
 #[test]
 fn random_programs_equal_the_reference() {
     let backend = CpuBackend::new(Some(3));
-    programs(0..300, 24, |seed, p| {
+    programs(24, |seed, p| {
         let structure = Arc::new(p.structure.clone());
         let want = gt_ir::reference::run(&structure, &p.inputs, &p.slots).unwrap();
         let got = run(&backend, &structure, &p.inputs, &p.slots)
@@ -125,7 +135,7 @@ fn fusion_and_threads_never_change_a_bit() {
     let fused = CpuBackend::new(Some(1));
     let threads = CpuBackend::new(Some(3));
     let unfused = CpuBackend::with_options(Some(1), CompileOptions { fuse: false });
-    programs(1000..1200, 40, |seed, p| {
+    programs(40, |seed, p| {
         let structure = Arc::new(p.structure.clone());
         let a = run(&fused, &structure, &p.inputs, &p.slots).unwrap();
         let b = run(&unfused, &structure, &p.inputs, &p.slots).unwrap();
