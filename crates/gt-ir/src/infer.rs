@@ -28,7 +28,13 @@ pub fn infer(op: &Op, args: &[ArgTy]) -> Result<Ty> {
             _ => {}
         }
     }
-    infer_any(op, args)
+    // A person reads the op's name in lower case.
+    infer_any(op, args).map_err(|error| {
+        error.map_message(|m| match m.strip_prefix(op.text()) {
+            Some(rest) => format!("{}{rest}", op.text().to_lowercase()),
+            None => m,
+        })
+    })
 }
 
 fn infer_any(op: &Op, args: &[ArgTy]) -> Result<Ty> {
