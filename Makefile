@@ -20,16 +20,15 @@ test: develop test-rust test-python test-unix test-tcp ## set up all that is nee
 
 test-rust: ## Rust tests: laws over the op table, random programs, simulation of the dispatcher
 	GT_SIM_SECONDS=$(BUDGET) GT_RANDOM_SECONDS=$(BUDGET) cargo $(RUST_TEST) --release --workspace --exclude gt-py
-	cargo test --release --workspace --exclude gt-py --doc
 
 test-python: develop ## the Python suite on the in-process system
-	$(BIN)/python -m pytest tests -q
+	$(BIN)/python -m pytest tests
 
 test-unix: develop ## the same suite over a unix socket with one worker
-	GT_TEST_TRANSPORT=unix $(BIN)/python -m pytest tests -q -m "not local_only"
+	GT_TEST_TRANSPORT=unix $(BIN)/python -m pytest tests -m "not local_only"
 
 test-tcp: develop ## the same suite over TCP with four workers
-	GT_TEST_TRANSPORT=tcp4 $(BIN)/python -m pytest tests -q -m "not local_only"
+	GT_TEST_TRANSPORT=tcp4 $(BIN)/python -m pytest tests -m "not local_only"
 
 soak: develop ## long mode of random programs and simulation (set BUDGET)
 	$(MAKE) test-rust BUDGET=600

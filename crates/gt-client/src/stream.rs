@@ -67,6 +67,8 @@ struct Open {
     input_index: HashMap<TensorId, u32, FixedState>,
     slots: Vec<Slot>,
     frees: Vec<TensorId>,
+    /// Bytes of the tensors in `frees`.
+    free_bytes: u64,
     rebinds: Vec<(u64, Rebind)>,
     held: Vec<Value>,
     /// An optimizer step ended here: seal when the next instruction is recorded.
@@ -74,6 +76,8 @@ struct Open {
 }
 
 const INPUT: u32 = 1 << 31;
+/// Bytes of dropped tensors that are told at once when nothing is recorded meanwhile.
+const EAGER_FREE: u64 = 32 << 20;
 /// How many op signatures the rolling hash looks back over.
 const WINDOW: usize = 8;
 
@@ -99,6 +103,7 @@ impl Stream {
                 input_index: HashMap::with_hasher(FixedState::default()),
                 slots: Vec::new(),
                 frees: Vec::new(),
+                free_bytes: 0,
                 rebinds: Vec::new(),
                 held: Vec::new(),
                 step_ended: false,
@@ -201,7 +206,7 @@ impl Stream {
     }
 
     /// Records that a tensor was dropped. Safe at any time, also at interpreter shutdown.
-    pub(crate) fn free(&self, id: TensorId, pos: u64) {
+    pub(crate) fn free(&self, id: TensorId, pos: u64, bytes: usize) {
         if self.generation != crate::current::generation() {
             return;
         }
@@ -211,6 +216,13 @@ impl Stream {
             open.entries[i].alive = false;
         } else {
             open.frees.push(id);
+            open.free_bytes += bytes as u64;
+            // Much memory is not kept waiting for an instruction that may never come.
+            if open.free_bytes >= EAGER_FREE && open.entries.is_empty() {
+                let held = self.send(&mut open);
+                drop(open);
+                drop(held);
+            }
         }
     }
 
@@ -224,6 +236,7 @@ impl Stream {
             input_index: HashMap::with_hasher(FixedState::default()),
             slots: open.slots.clone(),
             frees: open.frees.clone(),
+            free_bytes: 0,
             rebinds: Vec::new(),
             held: Vec::new(),
             step_ended: false,
@@ -325,6 +338,7 @@ impl Open {
     /// Takes the first `cut` instructions out as a program; the rest stays open.
     fn seal_prefix(&mut self, cut: usize) -> Sealed {
         self.step_ended = false;
+        self.free_bytes = 0;
         let rest: Vec<Entry> = self.entries.split_off(cut);
         let room = self.entries.capacity();
         let entries = std::mem::replace(&mut self.entries, Vec::with_capacity(room));

@@ -36,7 +36,7 @@ impl ValueInner {
 
 impl Drop for ValueInner {
     fn drop(&mut self) {
-        self.stream.free(self.id, self.pos);
+        self.stream.free(self.id, self.pos, self.ty.bytes());
     }
 }
 
