@@ -11,6 +11,7 @@
 //!
 //! Half h is words 2h (low) and 2h + 1 (high).
 
+use crate::scalar::{to_bf16, to_f16};
 use crate::{DType, Dist};
 use half::{bf16, f16};
 
@@ -123,8 +124,8 @@ fn numbers(
     match dtype {
         DType::F64 => each::<8, 2>(key, offset, first, out, |w, l| f(w, l).to_ne_bytes()),
         DType::F32 => each::<4, 2>(key, offset, first, out, |w, l| (f(w, l) as f32).to_ne_bytes()),
-        DType::F16 => each::<2, 2>(key, offset, first, out, |w, l| f16::from_f64(f(w, l)).to_ne_bytes()),
-        DType::BF16 => each::<2, 2>(key, offset, first, out, |w, l| bf16::from_f64(f(w, l)).to_ne_bytes()),
+        DType::F16 => each::<2, 2>(key, offset, first, out, |w, l| to_f16(f(w, l)).to_ne_bytes()),
+        DType::BF16 => each::<2, 2>(key, offset, first, out, |w, l| to_bf16(f(w, l)).to_ne_bytes()),
         DType::Bool | DType::U8 | DType::I8 | DType::I16 | DType::I32 | DType::I64 => {}
     }
 }

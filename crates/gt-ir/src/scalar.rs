@@ -6,6 +6,27 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
+/// The nearest single such that rounding it once more, to a half type, is as good as rounding the double at once:
+/// what does not fit exactly is made odd in its last bit (round to odd).
+fn single_for_half(x: f64) -> f32 {
+    let y = x as f32;
+    if y as f64 == x || !y.is_finite() {
+        return y;
+    }
+    let bits = if (y as f64).abs() > x.abs() { y.to_bits() - 1 } else { y.to_bits() };
+    f32::from_bits(bits | 1)
+}
+
+/// Rounds to the nearest half, ties to even.
+pub fn to_f16(x: f64) -> f16 {
+    f16::from_f32(single_for_half(x))
+}
+
+/// Rounds to the nearest bfloat16, ties to even.
+pub fn to_bf16(x: f64) -> bf16 {
+    bf16::from_f32(single_for_half(x))
+}
+
 /// A number in an instruction. Equality and hashing are by bits, so NaN equals itself and 0.0 differs from -0.0.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum Scalar {
@@ -60,8 +81,8 @@ impl Scalar {
             DType::I16 => Scalar::Int(self.as_i64() as i16 as i64),
             DType::I32 => Scalar::Int(self.as_i64() as i32 as i64),
             DType::I64 => Scalar::Int(self.as_i64()),
-            DType::F16 => Scalar::Float(f16::from_f64(self.as_f64()).to_f64()),
-            DType::BF16 => Scalar::Float(bf16::from_f64(self.as_f64()).to_f64()),
+            DType::F16 => Scalar::Float(to_f16(self.as_f64()).to_f64()),
+            DType::BF16 => Scalar::Float(to_bf16(self.as_f64()).to_f64()),
             DType::F32 => Scalar::Float(self.as_f64() as f32 as f64),
             DType::F64 => Scalar::Float(self.as_f64()),
         }
@@ -76,8 +97,8 @@ impl Scalar {
             DType::I16 => out.extend((self.as_i64() as i16).to_ne_bytes()),
             DType::I32 => out.extend((self.as_i64() as i32).to_ne_bytes()),
             DType::I64 => out.extend(self.as_i64().to_ne_bytes()),
-            DType::F16 => out.extend(f16::from_f64(self.as_f64()).to_ne_bytes()),
-            DType::BF16 => out.extend(bf16::from_f64(self.as_f64()).to_ne_bytes()),
+            DType::F16 => out.extend(to_f16(self.as_f64()).to_ne_bytes()),
+            DType::BF16 => out.extend(to_bf16(self.as_f64()).to_ne_bytes()),
             DType::F32 => out.extend((self.as_f64() as f32).to_ne_bytes()),
             DType::F64 => out.extend(self.as_f64().to_ne_bytes()),
         }
@@ -152,5 +173,23 @@ impl From<i64> for Scalar {
 impl From<bool> for Scalar {
     fn from(x: bool) -> Scalar {
         Scalar::Bool(x)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_round_once() {
+        assert_eq!(to_bf16(1684.0).to_f64(), 1680.0);
+        assert_eq!(to_bf16(1684.0 + 1e-9).to_f64(), 1688.0);
+        assert_eq!(to_bf16(-1684.0 - 1e-9).to_f64(), -1688.0);
+        assert_eq!(to_f16(1.0 + 2f64.powi(-11)).to_f64(), 1.0);
+        assert_eq!(to_f16(1.0 + 2f64.powi(-11) + 1e-15).to_f64(), 1.0 + 2f64.powi(-10));
+        assert!(to_f16(f64::NAN).is_nan());
+        assert_eq!(to_f16(1e30), f16::INFINITY);
+        assert_eq!(to_f16(65519.999).to_f64(), 65504.0);
+        assert_eq!(to_bf16(f64::MAX), bf16::INFINITY);
     }
 }
