@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -142,6 +143,157 @@ def test_no_workers_and_no_server_say_what_to_do(start_system):
         gt.ones(2).tolist()
     system.add_worker("late")
     wait_for(lambda: workers_of(session))
+    session.close()
+
+
+def start_client(address, code, **options):
+    """A client process that has looked at a first value; it goes on with `code`."""
+    start = f"import gt\nimport numpy as np\ngt.connect({address!r})\ngt.ones(2).tolist()\nprint('ready', flush=True)\n"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    client = subprocess.Popen([sys.executable, "-c", start + code], **pipes, **options)
+    assert client.stdout.readline().strip() == "ready"
+    return client
+
+
+TRAINING = """
+w = gt.from_numpy(np.ones((64, 64), "f4"))
+while True:
+    for _ in range(10):
+        w = w @ w * (1 / 64)
+    assert w.sum().item() == 4096
+"""
+
+
+def test_a_killed_server_is_noticed_at_once_and_workers_find_the_next(start_system):
+    system = start_system(workers=1)
+    server = system.processes[0]
+    client = start_client(system.address, TRAINING)
+    server.kill()
+    server.wait()
+    _, errors = client.communicate(timeout=20)
+    assert client.returncode == 1 and "gt server -p" in errors
+    assert errors.count("lost") == 1, errors
+    system._port(system._start("gt.server", ["-p", str(system.port)], stdout=subprocess.PIPE))
+    with gt.open_session(system.address) as session:
+        assert (gt.ones(2) + 1).tolist() == [2, 2]
+    session.close()
+
+
+def test_stopped_processes_go_on_where_they_were(start_system):
+    system = start_system(workers=1)
+    client = start_client(system.address, TRAINING)
+    for process in (system.processes[0], system.processes[1], client):
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGCONT)
+        time.sleep(0.2)
+    assert client.poll() is None
+    client.send_signal(signal.SIGINT)
+    _, errors = client.communicate(timeout=20)
+    assert "KeyboardInterrupt" in errors and "Assertion" not in errors
+
+
+def test_uploads_to_a_stopped_server_stay_bounded_and_obey_ctrl_c(start_system):
+    system = start_system(workers=1)
+    client = start_client(system.address, "a = np.ones(1 << 26, 'f4')\nwhile True:\n    x = gt.from_numpy(a)\n")
+    server = system.processes[0]
+    server.send_signal(signal.SIGSTOP)
+    try:
+        time.sleep(2)
+        client.send_signal(signal.SIGINT)
+        _, errors = client.communicate(timeout=20)
+        assert "KeyboardInterrupt" in errors
+    finally:
+        server.send_signal(signal.SIGCONT)
+
+
+def test_many_small_arrays_fit_one_program(start_system):
+    system = start_system(workers=1)
+    with gt.open_session(system.address) as session:
+        parts = [gt.from_numpy(np.full((120, 120), i, "f4")) for i in range(1500)]
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        assert total[0, 0].item() == sum(range(1500))
+    session.close()
+
+
+def test_a_client_without_a_direct_road_is_relayed(start_system, tmp_path):
+    """A network namespace of its own keeps the client from the worker, but not from the server's unix socket."""
+    if subprocess.run(["unshare", "-n", "true"], capture_output=True).returncode:
+        pytest.skip("network namespaces are not allowed here")
+    system = start_system(workers=1, unix=str(tmp_path / "gt.sock"))
+    script = f"""
+import gt, numpy as np
+gt.connect({system.address!r})
+a = np.arange(1_000_000, dtype="f4")
+np.testing.assert_array_equal((gt.from_numpy(a) + 1).numpy(), a + 1)
+parts = [gt.from_numpy(np.full(20_000, i, "f4")) for i in range(400)]
+total = parts[0]
+for part in parts[1:]:
+    total = total + part
+assert total[0].item() == sum(range(400))
+large = np.ones((4096, 4096), "f4")
+for look in (lambda: (gt.from_numpy(large) + 1).sum().item(), lambda: (gt.ones(4096, 4096) + 1).numpy()):
+    try:
+        look()
+    except ConnectionError as error:
+        assert "--advertise" in str(error), error
+    else:
+        raise AssertionError("more was relayed than fits a message")
+print((gt.ones(2) + 1).tolist())
+"""
+    command = ["unshare", "-n", sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout == "[2.0, 2.0]\n", done.stderr
+    assert system.processes[1].poll() is None
+
+
+def test_garbage_and_half_a_hello_harm_nobody(start_system):
+    system = start_system(workers=1)
+    server = f"/proc/{system.processes[0].pid}"
+    with gt.open_session(system.address) as session:
+        assert (gt.ones(2) + 1).tolist() == [2, 2]
+        before = len(os.listdir(f"{server}/fd")), len(os.listdir(f"{server}/task"))
+        sockets = [socket.create_connection(("127.0.0.1", system.port)) for _ in range(40)]
+        rng = np.random.default_rng(0)
+        for i, each in enumerate(sockets):
+            each.sendall(b"GTnp"[:i] if i < 5 else rng.bytes(100 * i))
+        assert (gt.ones(2) + 2).tolist() == [3, 3]
+        for each in sockets:
+            each.close()
+        wait_for(lambda: (len(os.listdir(f"{server}/fd")), len(os.listdir(f"{server}/task"))) == before)
+    session.close()
+
+
+def test_a_child_leaves_its_parents_session_alone(start_system, run_python):
+    system = start_system(workers=1)
+    done = run_python(
+        f"""
+import gt, os
+gt.connect({system.address!r})
+x = gt.ones(3) + 1
+x.tolist()
+child = os.fork()
+if child == 0:
+    try:
+        x.tolist()
+    except RuntimeError as error:
+        assert "fork" in str(error)
+    raise SystemExit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), (x + 1).tolist())
+"""
+    )
+    assert done.stdout == "0 [3.0, 3.0, 3.0]\n" and done.stderr == ""
+
+
+def test_too_large_a_tensor_names_the_sizes(start_system):
+    system = start_system(workers=1)
+    with gt.open_session(system.address) as session:
+        with pytest.raises(MemoryError, match="out of memory on worker w0: .* GB more needed"):
+            huge = gt.zeros(1_000_000, 1_000_000) + 1
+            huge[0, 0].item()
+        assert (gt.ones(2) + 1).tolist() == [2, 2]
     session.close()
 
 

@@ -3,14 +3,15 @@
 use crate::session::{Link, OnMsg, Session, Settings};
 use gt_ir::{Error, Result, TensorId, Ty};
 use gt_net::addr::Addr;
-use gt_net::bulk::BulkClient;
+use gt_net::bulk::{BulkClient, BulkError};
 use gt_net::handshake::Role;
 use gt_net::intern::{Interner, decode, encode_client};
-use gt_net::msg::{ClientMsg, Failure, Payload, SessionMsg, SessionWelcome, Value};
+use gt_net::msg::{ClientMsg, Failure, MAX_RELAY, Payload, SessionMsg, SessionWelcome, Value};
 use gt_net::peer::{Event, HelloOptions, Peer};
 use gt_net::shm::Shm;
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -21,6 +22,11 @@ pub fn connect(addr: &str, token: Option<String>, settings: Settings) -> Result<
     Session::open(Box::new(move |on_msg| open(addr, token, on_msg)), settings)
 }
 
+/// Bytes of messages the server has not acknowledged before uploads wait: well below where the link itself stops.
+const MAX_UNACKED: usize = 128 << 20;
+/// Bytes on their way to workers before further uploads wait.
+const MAX_STAGED: usize = 1 << 30;
+
 /// What the socket's thread and the bulk threads share.
 struct Road {
     peer: OnceLock<Peer>,
@@ -28,6 +34,8 @@ struct Road {
     bulk: Arc<BulkClient>,
     /// Bytes that wait for a grant.
     uploads: Mutex<HashMap<TensorId, Shm>>,
+    /// Bytes of uploads that have not reached their worker yet.
+    staged: AtomicUsize,
     on_msg: Mutex<OnMsg>,
     addr: Addr,
 }
@@ -42,6 +50,7 @@ fn open(addr: Addr, token: Option<String>, on_msg: OnMsg) -> Result<(Arc<dyn Lin
         interner: Mutex::new(Interner::new()),
         bulk: BulkClient::new(),
         uploads: Mutex::default(),
+        staged: AtomicUsize::new(0),
         on_msg: Mutex::new(on_msg),
         addr: addr.clone(),
     });
@@ -75,6 +84,19 @@ fn bulk_thread(name: &str, road: &Arc<Road>) -> Result<Sender<Job>> {
     Ok(send)
 }
 
+/// What goes to the server when there is no direct way: the bytes, or that there are too many.
+fn relay(tensor: TensorId, shm: &Shm, error: &BulkError) -> ClientMsg {
+    if shm.len() <= MAX_RELAY {
+        return ClientMsg::Relay { tensor, data: Arc::new(shm.as_slice().to_vec()) };
+    }
+    let error = Error::Connection(format!(
+        "upload: {} bytes could not be sent to the worker ({error}), and are too many to be relayed, at most \
+         {MAX_RELAY}: upload slices, or open the worker's port (`gt worker --advertise HOST`)",
+        shm.len()
+    ));
+    ClientMsg::Withdraw { tensor, error }
+}
+
 impl Road {
     fn receive(&self, event: Event, uploads: &Sender<Job>, downloads: &Sender<Job>) {
         match event {
@@ -96,12 +118,17 @@ impl Road {
             SessionMsg::Grant { tensor, at, ticket } => {
                 let _ = uploads.send(Box::new(move |road| {
                     let Some(shm) = road.uploads.lock().remove(&tensor) else { return };
-                    if let Err((_, shm)) = road.bulk.put_shm(&at, &ticket, shm) {
-                        // No direct way: the server relays.
-                        let data = Arc::new(shm.as_slice().to_vec());
-                        let _ = road.send(&ClientMsg::Relay { tensor, data });
+                    let bytes = shm.len();
+                    if let Err((error, shm)) = road.bulk.put_shm(&at, &ticket, shm) {
+                        // A link that does not take it is lost, and says so itself.
+                        let _ = road.send(&relay(tensor, &shm, &error));
                     }
+                    road.unstage(bytes, Vec::new());
                 }));
+            }
+            SessionMsg::Unwanted { tensor, why } => {
+                let shm = self.uploads.lock().remove(&tensor);
+                self.unstage(shm.map_or(0, |shm| shm.len()), vec![(0, why)]);
             }
             SessionMsg::Update { completed, values, failures } => {
                 let (bulk, ready): (Vec<Value>, Vec<Value>) =
@@ -113,6 +140,12 @@ impl Road {
             }
             other => (self.on_msg.lock())(other),
         }
+    }
+
+    /// Tells those who wait for room that an upload is gone, and why if it failed.
+    fn unstage(&self, bytes: usize, failures: Vec<(u64, Failure)>) {
+        self.staged.fetch_sub(bytes, Ordering::Relaxed);
+        (self.on_msg.lock())(SessionMsg::Update { completed: 0, values: Vec::new(), failures });
     }
 
     fn download(&self, value: Value) {
@@ -160,8 +193,14 @@ impl Link for RemoteLink {
     }
 
     fn upload_staged(&self, tensor: TensorId, ty: Ty, data: Shm) -> Result<()> {
+        self.road.staged.fetch_add(data.len(), Ordering::Relaxed);
         self.road.uploads.lock().insert(tensor, data);
         self.road.send(&ClientMsg::Upload { tensor, ty, data: None })
+    }
+
+    fn is_behind(&self) -> bool {
+        let unacked = self.road.peer.get().map_or(0, Peer::unacked_bytes);
+        unacked > MAX_UNACKED || self.road.staged.load(Ordering::Relaxed) > MAX_STAGED
     }
 
     fn drives(&self) -> bool {

@@ -27,6 +27,10 @@ pub trait Link: Send + Sync {
     fn upload_staged(&self, _tensor: TensorId, _ty: Ty, _data: Shm) -> Result<()> {
         Err(Error::Runtime("upload: this link has no staging memory".into()))
     }
+    /// True while so many bytes wait to leave that no more should be made.
+    fn is_behind(&self) -> bool {
+        false
+    }
     /// True if a waiting thread brings its own answers by `drive`.
     fn drives(&self) -> bool {
         false
@@ -78,6 +82,8 @@ impl Settings {
 struct Unfinished {
     seq: u64,
     bytes: u64,
+    /// Bytes of host data that travel with it.
+    data: u64,
     frees: Vec<TensorId>,
     rebinds: Vec<Rebind>,
     lines: Vec<SourceLine>,
@@ -93,6 +99,8 @@ struct Inbox {
     abandoned: Vec<u64>,
     failures: Vec<(u64, Failure)>,
     fatal: Option<Error>,
+    /// The end of the session was raised: it is no news at the end of the process.
+    told: bool,
 }
 
 /// What leaves for the dispatcher, in order.
@@ -151,6 +159,8 @@ static SESSIONS: AtomicU64 = AtomicU64::new(1);
 
 /// At most this many bytes of results may be unfinished before recording waits.
 const CREDIT_BYTES: u64 = 4 << 30;
+/// At most this many bytes of host data may be under way inside programs: the server keeps them for its workers.
+const CREDIT_DATA: u64 = 32 << 20;
 
 impl Session {
     /// Opens a session over a link.
@@ -249,11 +259,11 @@ impl Session {
         let mut outbox = self.outbox.lock();
         if !outbox.queue.is_empty() {
             let runs = std::mem::take(&mut outbox.queue);
-            self.link.send(ClientMsg::Batch(Batch { runs, ..Batch::default() }))?;
+            self.send(ClientMsg::Batch(Batch { runs, ..Batch::default() }))?;
         }
         let (held, frees) = self.number(&mut outbox, sealed);
         if !frees.is_empty() {
-            self.link.send(ClientMsg::Batch(Batch { frees, ..Batch::default() }))?;
+            self.send(ClientMsg::Batch(Batch { frees, ..Batch::default() }))?;
         }
         Ok(held)
     }
@@ -272,7 +282,7 @@ impl Session {
         if self.closed.load(Ordering::Relaxed) {
             return Err(closed());
         }
-        self.link.send(ClientMsg::Batch(batch))?;
+        self.send(ClientMsg::Batch(batch))?;
         Ok(held)
     }
 
@@ -289,12 +299,14 @@ impl Session {
         outbox.scalars.promote(&mut s.structure, &mut s.slots);
         let (key, structure) = outbox.share(s.structure);
         let frees = s.frees.clone();
+        let data = s.slots.iter().map(|slot| if let Slot::Data(d) = slot { d.len() as u64 } else { 0 }).sum();
         let program =
             Program { structure, key, inputs: s.inputs, outs: s.outs, slots: s.slots, frees: s.frees };
         outbox.bytes += s.bytes;
         outbox.unfinished.push_back(Unfinished {
             seq,
             bytes: s.bytes,
+            data,
             frees,
             rebinds: s.rebinds,
             lines: s.lines,
@@ -313,6 +325,13 @@ impl Session {
 
     /// Sends host bytes as a new tensor. They have been taken when this returns.
     pub fn upload(self: &Arc<Session>, stream: &Arc<Stream>, ty: Ty, data: &[u8]) -> Result<Value> {
+        if self.link.is_behind() {
+            // Asked for, so that a server without workers answers in time.
+            let seq = self.outbox.lock().seq;
+            self.send(ClientMsg::Sync { seq })?;
+            self.wait(|inbox| (!self.link.is_behind() || !inbox.failures.is_empty()).then_some(()))?;
+            self.before_op()?;
+        }
         let id = self.next_id();
         match self.link.stage(data.len()) {
             Some(mut shm) => {
@@ -324,11 +343,7 @@ impl Session {
                 let mut bytes = crate::hostmem::take(data.len());
                 gt_net::copy::copy(&mut bytes, data);
                 let _order = self.outbox.lock();
-                self.link.send(ClientMsg::Upload {
-                    tensor: id,
-                    ty: ty.clone(),
-                    data: Some(Arc::new(bytes)),
-                })?;
+                self.send(ClientMsg::Upload { tensor: id, ty: ty.clone(), data: Some(Arc::new(bytes)) })?;
             }
         }
         Ok(Arc::new(ValueInner { id, ty, stream: stream.clone(), pos: SETTLED }))
@@ -373,13 +388,13 @@ impl Session {
 
     /// Runs everything recorded on every thread and waits until it is done.
     pub fn synchronize(&self) -> Result<()> {
-        if self.generation != crate::current::generation() {
+        if self.is_inherited() {
             return Err(forked());
         }
         self.flush_all()?;
         let sent = self.outbox.lock().seq;
         if sent > self.shared.inbox.lock().completed {
-            self.link.send(ClientMsg::Sync { seq: sent })?;
+            self.send(ClientMsg::Sync { seq: sent })?;
             self.wait(|inbox| (inbox.completed >= sent).then_some(()))?;
         }
         self.raise_failures()
@@ -403,7 +418,7 @@ impl Session {
     pub fn stats(&self) -> Result<Stats> {
         self.flush_all()?;
         let req = self.reqs.fetch_add(1, Ordering::Relaxed);
-        self.link.send(ClientMsg::Stats { req })?;
+        self.send(ClientMsg::Stats { req })?;
         self.wait(|inbox| inbox.stats.remove(&req))
     }
 
@@ -422,16 +437,23 @@ impl Session {
     /// Waits while too many programs or bytes are unfinished. Called after a program was sent, with no lock held.
     pub(crate) fn wait_for_credit(&self) -> Result<()> {
         let limit = self.welcome.credit_programs.max(1);
-        let (sent, bytes) = {
+        let (sent, bytes, behind) = {
             let mut outbox = self.outbox.lock();
             let completed = self.shared.inbox.lock().completed;
             outbox.retire(completed, self.shared.failed.load(Ordering::Relaxed));
-            (outbox.seq, outbox.bytes)
+            (outbox.seq, outbox.bytes, outbox.behind().filter(|seq| *seq > completed))
         };
         if bytes > CREDIT_BYTES {
             return self.synchronize();
         }
-        self.wait(|inbox| (inbox.completed + limit > sent || !inbox.failures.is_empty()).then_some(()))
+        if let Some(seq) = behind {
+            self.send(ClientMsg::Sync { seq })?;
+        }
+        let least = behind.unwrap_or(0).max((sent + 1).saturating_sub(limit));
+        self.wait(|inbox| {
+            let credit = inbox.completed >= least && !self.link.is_behind();
+            (credit || !inbox.failures.is_empty()).then_some(())
+        })
     }
 
     fn wait<T: Send>(&self, ready: impl FnMut(&mut Inbox) -> Option<T> + Send) -> Result<T> {
@@ -484,9 +506,21 @@ impl Session {
         }
         match (out, fatal) {
             (Some(out), _) => Ok(out),
-            (None, Some(error)) => Err(error),
+            (None, Some(error)) => {
+                self.shared.inbox.lock().told = true;
+                Err(error)
+            }
             (None, None) => Err(closed()),
         }
+    }
+
+    /// Sends a message; on a link that is lost, the error is the session's own.
+    fn send(&self, msg: ClientMsg) -> Result<()> {
+        self.link.send(msg).map_err(|error| {
+            let mut inbox = self.shared.inbox.lock();
+            inbox.told = inbox.fatal.is_some();
+            inbox.fatal.clone().unwrap_or(error)
+        })
     }
 
     /// Raises the root cause of a failure once, after its cells have gone back to what they held (C5).
@@ -496,12 +530,13 @@ impl Session {
         }
         let sent = self.outbox.lock().seq;
         if self.shared.inbox.lock().fatal.is_none() && self.shared.inbox.lock().completed < sent {
-            self.link.send(ClientMsg::Sync { seq: sent })?;
+            self.send(ClientMsg::Sync { seq: sent })?;
             self.wait(|inbox| (inbox.completed >= sent).then_some(()))?;
         }
         let (mut failures, fatal) = {
             let mut inbox = self.shared.inbox.lock();
             self.shared.failed.store(inbox.fatal.is_some(), Ordering::Release);
+            inbox.told |= inbox.fatal.is_some();
             (std::mem::take(&mut inbox.failures), inbox.fatal.clone())
         };
         failures.sort_by_key(|(seq, _)| *seq);
@@ -552,7 +587,7 @@ impl Session {
             }
             if !frees.is_empty() {
                 let batch = Batch { runs: Vec::new(), fetches: Vec::new(), frees };
-                let _ = self.link.send(ClientMsg::Batch(batch));
+                let _ = self.send(ClientMsg::Batch(batch));
             }
         }
         for (cell, value) in revived {
@@ -578,10 +613,16 @@ impl Session {
 
     /// Ends the session: nothing is sent any more, drops are no-ops.
     pub fn close(&self) {
-        if !self.closed.swap(true, Ordering::SeqCst) {
+        // A child's copy says nothing: the session is its parent's, and so are its locks.
+        if !self.closed.swap(true, Ordering::SeqCst) && !self.is_inherited() {
             let _ = self.link.send(ClientMsg::Bye);
             self.link.close();
         }
+    }
+
+    /// True in a child of the process that opened the session.
+    fn is_inherited(&self) -> bool {
+        self.generation != crate::current::generation()
     }
 
     /// True once `close` was called.
@@ -591,7 +632,8 @@ impl Session {
 
     /// Runs what is recorded and reports a failure nobody has looked at yet (for the end of the process).
     pub fn finish(&self) -> Result<()> {
-        let result = if self.is_closed() { Ok(()) } else { self.synchronize() };
+        let over = self.is_closed() || self.is_inherited() || self.shared.inbox.lock().told;
+        let result = if over { Ok(()) } else { self.synchronize() };
         self.close();
         result
     }
@@ -599,9 +641,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if self.generation == crate::current::generation() {
-            self.close();
-        }
+        self.close();
     }
 }
 
@@ -638,7 +678,7 @@ impl Shared {
                 inbox.fatal = Some(error);
                 self.failed.store(true, Ordering::Release);
             }
-            SessionMsg::Grant { .. } | SessionMsg::Log { .. } => {}
+            SessionMsg::Grant { .. } | SessionMsg::Unwanted { .. } | SessionMsg::Log { .. } => {}
         }
         drop(inbox);
         self.arrivals.fetch_add(1, Ordering::Release);
@@ -654,6 +694,16 @@ impl Outbox {
                 self.bytes -= done.bytes;
             }
         }
+    }
+
+    /// The program that has to finish before more host data may leave.
+    fn behind(&self) -> Option<u64> {
+        let mut data = 0;
+        let over = |u: &&Unfinished| {
+            data += u.data;
+            data > CREDIT_DATA
+        };
+        self.unfinished.iter().rev().find(over).map(|u| u.seq)
     }
 
     /// The shared copy of a structure, so that a repeated step is recognised by its address.

@@ -66,6 +66,8 @@ struct Open {
     inputs: Vec<(TensorId, Ty)>,
     input_index: HashMap<TensorId, u32, FixedState>,
     slots: Vec<Slot>,
+    /// Bytes of host data among the slots.
+    data: usize,
     frees: Vec<TensorId>,
     /// Bytes of the tensors in `frees`.
     free_bytes: u64,
@@ -78,6 +80,8 @@ struct Open {
 const INPUT: u32 = 1 << 31;
 /// Bytes of dropped tensors that are told at once when nothing is recorded meanwhile.
 const EAGER_FREE: u64 = 32 << 20;
+/// Bytes of host data at which a program is cut, as it is at its cap: it has to fit a message.
+const MAX_DATA: usize = 4 << 20;
 /// How many op signatures the rolling hash looks back over.
 const WINDOW: usize = 8;
 
@@ -102,6 +106,7 @@ impl Stream {
                 inputs: Vec::new(),
                 input_index: HashMap::with_hasher(FixedState::default()),
                 slots: Vec::new(),
+                data: 0,
                 frees: Vec::new(),
                 free_bytes: 0,
                 rebinds: Vec::new(),
@@ -131,7 +136,7 @@ impl Stream {
         let line = crate::source::current(session);
         let mut open = self.open.lock();
         let mut sent = None;
-        if open.step_ended || open.entries.len() >= self.cap {
+        if open.step_ended || open.entries.len() >= self.cap || open.data >= MAX_DATA {
             sent = Some(if open.step_ended {
                 let all = open.entries.len();
                 session.queue_sealed(open.seal_prefix(all))
@@ -235,6 +240,7 @@ impl Stream {
             inputs: open.inputs.clone(),
             input_index: HashMap::with_hasher(FixedState::default()),
             slots: open.slots.clone(),
+            data: open.data,
             frees: open.frees.clone(),
             free_bytes: 0,
             rebinds: Vec::new(),
@@ -312,6 +318,9 @@ impl Open {
     }
 
     fn slot(&mut self, slot: Slot) -> Arg {
+        if let Slot::Data(bytes) = &slot {
+            self.data += bytes.len();
+        }
         self.slots.push(slot);
         Arg::Slot(self.slots.len() as u32 - 1)
     }
@@ -344,6 +353,7 @@ impl Open {
         let entries = std::mem::replace(&mut self.entries, Vec::with_capacity(room));
         let old_inputs = std::mem::take(&mut self.inputs);
         let old_slots = std::mem::take(&mut self.slots);
+        self.data = 0;
         let mut frees = std::mem::take(&mut self.frees);
         let held = std::mem::take(&mut self.held);
         if !rest.is_empty() {

@@ -12,7 +12,7 @@ mod stats;
 pub use session::{Session, Tensor};
 
 use checked::Checked;
-use gt_ir::Error;
+use gt_ir::{Error, bail};
 use gt_net::msg::{
     ClientMsg, SessionId, SessionMsg, SessionWelcome, WorkerCmd, WorkerId, WorkerInfo, WorkerMsg,
 };
@@ -20,6 +20,7 @@ use log::Log;
 use pool::Pool;
 use stats::Asks;
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What happened outside.
 #[derive(Clone, Debug)]
@@ -188,7 +189,8 @@ impl Machine {
         (&mut self.sessions, cx)
     }
 
-    /// Runs one step of a session. Its error ends that session and no other.
+    /// Runs one step of a session. Its error ends that session and no other, and so does a panic: the peer whose
+    /// message is at hand may be a worker that serves others too (C14).
     fn with_session(
         &mut self,
         now: u64,
@@ -199,7 +201,9 @@ impl Machine {
         let (sessions, mut cx) = self.split(now, out);
         // Messages may still arrive from a session that has been ended.
         let Some(session) = sessions.get_mut(&id) else { return };
-        if let Err(error) = step(session, &mut cx) {
+        let done = catch_unwind(AssertUnwindSafe(|| step(session, &mut cx)));
+        let broken = |_| bail!(Runtime, "the server failed on this session: see its log, and connect again");
+        if let Err(error) = done.unwrap_or_else(broken) {
             session.tell_client(&mut cx, SessionMsg::Fatal { error });
             self.end(now, id, "ended by an error", out);
         } else {

@@ -141,7 +141,8 @@ pub(crate) fn first_connection(
 ) -> Result<(Stream, Decoder, Welcome), ConnectError> {
     let mut pause = Duration::from_millis(50);
     loop {
-        let error = match shake_hands(addr, options, None) {
+        let stopped = || options.connect_retry.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed));
+        let error = match shake_hands(addr, options, None, stopped) {
             Err(error @ (ConnectError::Refused { .. } | ConnectError::Io { .. })) => error,
             done => return done,
         };
@@ -157,11 +158,15 @@ pub(crate) fn first_connection(
     }
 }
 
-/// One attempt: connect, Hello, then Welcome or Refusal. The stream comes back nonblocking.
+/// How often a wait for the server's answer looks whether it was stopped.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// One attempt, until `stopped`: connect, Hello, then Welcome or Refusal. The stream comes back nonblocking.
 pub(crate) fn shake_hands(
     addr: &Addr,
     options: &HelloOptions,
     resume: Option<Resume>,
+    stopped: impl Fn() -> bool,
 ) -> Result<(Stream, Decoder, Welcome), ConnectError> {
     let io_error = |error: io::Error| match error.kind() {
         io::ErrorKind::ConnectionRefused => ConnectError::Refused { addr: addr.clone() },
@@ -169,13 +174,18 @@ pub(crate) fn shake_hands(
             ConnectError::Refused { addr: addr.clone() }
         }
         io::ErrorKind::WouldBlock => {
-            let error = io::Error::new(io::ErrorKind::TimedOut, "no answer to the handshake in time");
+            let text = "no answer to the handshake in time: see whether the server is stopped or overloaded, then try again";
+            let error = io::Error::new(io::ErrorKind::TimedOut, text);
             ConnectError::Io { addr: addr.clone(), error }
         }
         _ => ConnectError::Io { addr: addr.clone(), error },
     };
     let rejected = |refusal| ConnectError::Rejected { addr: addr.clone(), refusal };
     let not_gt = |error| ConnectError::NotGt { addr: addr.clone(), error };
+    let hung_up = || {
+        let text = "it hung up on the handshake: see whether it is a GT server, and try again";
+        io_error(io::Error::new(io::ErrorKind::UnexpectedEof, text))
+    };
     let hello = options.hello(resume).encode();
     if hello.len() > MAX_HELLO {
         let text = format!("hello: {} bytes, at most {MAX_HELLO}: unset large GT_* variables", hello.len());
@@ -186,14 +196,21 @@ pub(crate) fn shake_hands(
     stream
         .write_all(&Frame { kind: Kind::Hello, seq: 0, ack: 0, payload: &hello }.to_bytes())
         .map_err(io_error)?;
+    stream.set_timeouts(Some(LOOK)).map_err(io_error)?;
+    let until = Instant::now() + options.connect_timeout;
     let mut decoder = Decoder::new(MAX_WELCOME);
     let mut buffer = [0; 4096];
     loop {
+        if stopped() {
+            return Err(ConnectError::Stopped { addr: addr.clone() });
+        }
         let answer = match decoder.next().map_err(not_gt)? {
             None => {
-                match stream.read(&mut buffer).map_err(io_error)? {
-                    0 => return Err(io_error(io::ErrorKind::UnexpectedEof.into())),
-                    count => decoder.push(&buffer[..count]),
+                match stream.read(&mut buffer) {
+                    Ok(0) => return Err(hung_up()),
+                    Ok(count) => decoder.push(&buffer[..count]),
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {}
+                    Err(error) => return Err(io_error(error)),
                 }
                 continue;
             }

@@ -100,6 +100,8 @@ pub struct Welcome {
     pub last_received: u64,
     /// The server's name, for logs.
     pub server: String,
+    /// The server's process: once it has ended, nobody there knows the link.
+    pub process: Process,
     /// For the meaning layer; the whole Welcome stays under `MAX_WELCOME`.
     pub body: Vec<u8>,
 }

@@ -16,6 +16,9 @@ pub struct WorkerId(pub u32);
 /// Values up to this many bytes ride inside messages; larger ones go through the bulk plane (C11).
 pub const INLINE_BYTES: usize = 64 * 1024;
 
+/// The largest tensor that is relayed inside a message; it leaves room in a frame.
+pub const MAX_RELAY: usize = 48 << 20;
+
 /// Tensor bytes on their way, dense and in the machine's byte order.
 pub type Bytes = Arc<Vec<u8>>;
 
@@ -58,6 +61,11 @@ pub enum ClientMsg {
     Relay {
         tensor: TensorId,
         data: Bytes,
+    },
+    /// The bytes of `tensor` cannot be brought to the worker, nor relayed: what waits for them fails.
+    Withdraw {
+        tensor: TensorId,
+        error: Error,
     },
     /// Asks for the direct road's fallback: the value of request `req` inside a message.
     FetchRelay {
@@ -120,6 +128,11 @@ pub enum SessionMsg {
         tensor: TensorId,
         at: Endpoint,
         ticket: Ticket,
+    },
+    /// The bytes of an upload are not to be brought: no worker will hold it.
+    Unwanted {
+        tensor: TensorId,
+        why: Failure,
     },
     Stats {
         req: u64,

@@ -17,6 +17,7 @@ use crate::frame::Decoder;
 use crate::handshake::{Resume, Welcome};
 use crate::link::{Alive, Received};
 use crate::peer::{Event, Shared};
+use crate::process::Process;
 use crate::stream::Stream;
 
 /// The longest sleep; heartbeats and silence are noticed within it.
@@ -31,6 +32,7 @@ pub(crate) struct Io {
     decoder: Decoder,
     link_id: u64,
     secret: [u8; 16],
+    server: Process,
     on_event: Box<dyn FnMut(Event) + Send>,
     closing_since: Option<Instant>,
     buffer: Vec<u8>,
@@ -85,7 +87,7 @@ impl Io {
         welcome: &Welcome,
         on_event: Box<dyn FnMut(Event) + Send>,
     ) -> Self {
-        let (link_id, secret) = (welcome.link_id, welcome.link_secret);
+        let (link_id, secret, server) = (welcome.link_id, welcome.link_secret, welcome.process.clone());
         let buffer = vec![0; 64 << 10];
         Io {
             shared,
@@ -94,6 +96,7 @@ impl Io {
             decoder,
             link_id,
             secret,
+            server,
             on_event,
             closing_since: None,
             buffer,
@@ -253,7 +256,8 @@ impl Io {
                 state.link.last_received()
             };
             let resume = Resume { link_id: self.link_id, secret: self.secret, last_received };
-            match shake_hands(&self.shared.addr, &self.shared.options, Some(resume)) {
+            let closing = || self.shared.state.lock().closing;
+            match shake_hands(&self.shared.addr, &self.shared.options, Some(resume), closing) {
                 Ok((stream, decoder, welcome)) => {
                     let stream = Arc::new(stream);
                     let mut state = self.shared.state.lock();
@@ -268,6 +272,10 @@ impl Io {
                 }
                 Err(error @ (ConnectError::Rejected { .. } | ConnectError::NotGt { .. })) => {
                     return End::Lost(error.to_string());
+                }
+                // Another server may come to this address, but not with this link.
+                Err(error) if self.server.has_ended() => {
+                    return End::Lost(format!("the server's process ended: {error}"));
                 }
                 Err(error) => trouble = error.to_string(),
             }

@@ -14,6 +14,7 @@ use crate::handshake::{Hello, MAX_HELLO, Reason, Refusal, Welcome};
 use crate::link::Received;
 use crate::listen::Listener;
 use crate::outbox::{Connection, Outbox, PeerId};
+use crate::process::Process;
 use crate::server::{Command, Handler, ServerOptions, Shutdown};
 use crate::stream::Stream;
 
@@ -64,7 +65,7 @@ pub(crate) async fn run<H: Handler + 'static>(
         }
     }
     accepting.iter().for_each(tokio::task::JoinHandle::abort);
-    server.core.borrow_mut().out.close("the server shuts down");
+    server.core.borrow_mut().out.close("the server shuts down: start it again, then connect again");
     // Every connection's task holds the server; they end once their peers have heard.
     let ended = async {
         while Rc::strong_count(&server) > 1 {
@@ -221,6 +222,7 @@ fn open<H: Handler>(
         link_secret: [0; 16],
         last_received: 0,
         server: options.name.clone(),
+        process: Process::this(),
         body: Vec::new(),
     };
     let malformed = |error: crate::link::LinkError| Refusal::new(Reason::Malformed, error.to_string());

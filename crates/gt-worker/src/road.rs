@@ -6,7 +6,7 @@ use crate::table::Entry;
 use crate::worker::{Arrived, Core, Promised, State};
 use gt_ir::{Error, Result, TensorId, Ty};
 use gt_net::bulk::{BulkBytes, BulkClient, BulkStore, Dir, Endpoint, Ticket, now_ms};
-use gt_net::msg::{Bytes, Failure, INLINE_BYTES, Payload, SessionId, WorkerId, WorkerMsg};
+use gt_net::msg::{Bytes, Failure, INLINE_BYTES, MAX_RELAY, Payload, SessionId, WorkerId, WorkerMsg};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -15,8 +15,6 @@ use std::sync::mpsc::Receiver;
 const KEPT_MS: u64 = 120_000;
 /// Early transfers kept at most.
 const MAX_EARLY: usize = 256;
-/// The largest tensor that fits a control message.
-const MAX_RELAY: usize = 48 << 20;
 
 /// Work for the moving thread.
 pub(crate) enum Job {
@@ -58,7 +56,10 @@ fn send(
     buffer: Buffer,
 ) -> Result<Option<Bytes>, Failure> {
     let bytes = core.to_host(&buffer).map_err(lost)?;
-    let Some((endpoint, ticket)) = to else { return Ok(Some(bytes)) };
+    let Some((endpoint, ticket)) = to else {
+        // A message that does not fit a frame would end the link, and every session's tensors with it.
+        return if bytes.len() <= MAX_RELAY { Ok(Some(bytes)) } else { Err(lost(too_many(bytes.len()))) };
+    };
     match roads.put(&endpoint, &ticket, &bytes) {
         Ok(()) => Ok(None),
         Err(_) if bytes.len() <= MAX_RELAY => Ok(Some(bytes)),
@@ -68,6 +69,13 @@ fn send(
             bytes.len()
         )))),
     }
+}
+
+fn too_many(bytes: usize) -> Error {
+    Error::Connection(format!(
+        "fetch: the client cannot reach the worker directly, and {bytes} bytes are too many to be relayed, at most \
+         {MAX_RELAY}: fetch slices of the tensor, or open the worker's port (`gt worker --advertise HOST`)"
+    ))
 }
 
 fn lost(error: Error) -> Failure {

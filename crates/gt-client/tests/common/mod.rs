@@ -129,7 +129,10 @@ impl Link for TestLink {
                 failures: Vec::new(),
             }),
             ClientMsg::Stats { req } => Some(SessionMsg::Stats { req, stats: Stats::default() }),
-            ClientMsg::Relay { .. } | ClientMsg::FetchRelay { .. } | ClientMsg::Bye => None,
+            ClientMsg::Relay { .. }
+            | ClientMsg::Withdraw { .. }
+            | ClientMsg::FetchRelay { .. }
+            | ClientMsg::Bye => None,
         };
         drop(state);
         if let Some(reply) = reply {

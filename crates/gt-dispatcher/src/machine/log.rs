@@ -135,6 +135,9 @@ impl Session {
             ClientMsg::Relay { tensor, data } => {
                 self.note(cx, "RECV", None, "Relay", data.len() as u64, || tensor_text(*tensor))
             }
+            ClientMsg::Withdraw { tensor, error } => {
+                self.note(cx, "RECV", None, "Withdraw", 0, || format!("{} {error}", tensor_text(*tensor)))
+            }
             ClientMsg::FetchRelay { req, tensor } => self
                 .note(cx, "RECV", None, "Fetch", 16, || format!("{} req={req} relay", tensor_text(*tensor))),
             ClientMsg::Sync { seq } => self.note(cx, "RECV", None, "Sync", 8, || format!("seq={seq}")),
@@ -157,6 +160,9 @@ impl Session {
             }
             SessionMsg::Grant { tensor, .. } => {
                 self.note(cx, "SEND", None, "Grant", 64, || tensor_text(*tensor))
+            }
+            SessionMsg::Unwanted { tensor, .. } => {
+                self.note(cx, "SEND", None, "Unwanted", 0, || tensor_text(*tensor))
             }
             SessionMsg::Fatal { error } => self.note(cx, "ERROR", None, "Fatal", 0, || error.to_string()),
             SessionMsg::Stats { .. } | SessionMsg::Log { .. } => {}

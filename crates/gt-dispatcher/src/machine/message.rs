@@ -2,7 +2,7 @@
 
 use super::Cx;
 use super::session::{Asked, Holder, Move, Pending, Session, Tensor, no_workers};
-use gt_ir::{Program, Result, Slot, TensorId, Ty, bail};
+use gt_ir::{Error, Program, Result, Slot, TensorId, Ty, bail};
 use gt_net::msg::{Batch, Bytes, ClientMsg, Failure, Fetch, Run, SessionMsg, Value, WorkerCmd, WorkerId};
 use smallvec::SmallVec;
 
@@ -47,7 +47,10 @@ impl Session {
                 held.synced.get_or_insert(cx.now);
                 64
             }
-            ClientMsg::FetchRelay { .. } | ClientMsg::Stats { .. } | ClientMsg::Bye => 64,
+            ClientMsg::Withdraw { .. }
+            | ClientMsg::FetchRelay { .. }
+            | ClientMsg::Stats { .. }
+            | ClientMsg::Bye => 64,
         };
         // A client out of credit waits for programs to finish, as one that asked does.
         if held.runs >= cx.config.credit_programs {
@@ -72,6 +75,10 @@ impl Session {
             ClientMsg::Batch(batch) => self.batch(batch, cx),
             ClientMsg::Upload { tensor, ty, data } => self.upload(tensor, ty, data, cx),
             ClientMsg::Relay { tensor, data } => self.relay(tensor, data, cx),
+            ClientMsg::Withdraw { tensor, error } => {
+                self.withdraw(tensor, error, cx);
+                Ok(())
+            }
             ClientMsg::FetchRelay { req, tensor } => self.fetch_relay(req, tensor, cx),
             ClientMsg::Sync { seq } if seq > self.last_seq => {
                 bail!(Value, "sync: program {seq} was never sent, the last one is {}", self.last_seq)
@@ -347,7 +354,11 @@ impl Session {
         let worker = if self.spread { cx.pool.least_loaded() } else { self.home(cx) };
         let Some(worker) = worker else {
             let error = no_workers(&cx.config.address);
-            tensor.poison = Some(Box::new(Failure { root: 0, instr: None, error }));
+            let why = Failure { root: 0, instr: None, error };
+            tensor.poison = Some(Box::new(why.clone()));
+            if data.is_none() {
+                self.tell_client(cx, SessionMsg::Unwanted { tensor: id, why });
+            }
             return self.add(id, tensor, cx);
         };
         tensor.holders.push(Holder { worker, moving: None });
@@ -374,13 +385,22 @@ impl Session {
     /// Bytes that could not be brought to the worker directly. Programs may wait for them even if the client has
     /// dropped the tensor since.
     fn relay(&mut self, id: TensorId, data: Bytes, cx: &mut Cx) -> Result<()> {
-        let Some(at) = self.uploads.iter().position(|(tensor, ..)| *tensor == id) else { return Ok(()) };
-        let Some((_, worker, ty)) = self.uploads.remove(at) else { return Ok(()) };
+        let Some((worker, ty)) = self.take_upload(id) else { return Ok(()) };
         if data.len() != ty.bytes() {
             bail!(Value, "relay: {} bytes for tensor {}, which is {ty}", data.len(), id.0);
         }
         self.tell_worker(cx, worker, WorkerCmd::Fulfil { session: self.id, tensor: id, data });
         Ok(())
+    }
+
+    /// Bytes that will never come: the tensor has no value, and programs that wait for it fail.
+    fn withdraw(&mut self, id: TensorId, error: Error, cx: &mut Cx) {
+        let Some((worker, _)) = self.take_upload(id) else { return };
+        let failure = Failure { root: 0, instr: None, error };
+        if let Some(tensor) = self.tensors.get_mut(&id) {
+            tensor.poison.get_or_insert_with(|| Box::new(failure.clone()));
+        }
+        self.tell_worker(cx, worker, WorkerCmd::Poison { session: self.id, tensor: id, failure });
     }
 
     fn fetch_relay(&mut self, req: u64, id: TensorId, cx: &mut Cx) -> Result<()> {
@@ -394,7 +414,7 @@ impl Session {
                 self.tell_worker(cx, worker, command);
             }
             None => {
-                let error = gt_ir::Error::Connection("fetch: the worker that had the value is gone".into());
+                let error = Error::Connection("fetch: the worker that had the value is gone".into());
                 self.news.values.push(Value { req, result: Err(Failure { root: 0, instr: None, error }) });
             }
         }

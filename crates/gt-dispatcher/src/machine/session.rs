@@ -139,8 +139,10 @@ pub struct Session {
     pub(super) counters: Counters,
 }
 
-/// Answers remembered in `granted`, and uploads in `uploads`.
+/// Answers remembered in `granted`.
 const REMEMBERED: usize = 256;
+/// Uploads remembered in `uploads`: a client without a direct road may have so many on their way.
+const MAX_UPLOADS: usize = 1 << 16;
 
 impl Session {
     pub(super) fn new(id: SessionId, name: String, vars: &[(String, String)]) -> Session {
@@ -216,10 +218,16 @@ impl Session {
 
     /// Notes that the bytes of an upload are on their way to `worker`.
     pub(super) fn expect_upload(&mut self, id: TensorId, worker: WorkerId, ty: Ty) {
-        if self.uploads.len() == REMEMBERED {
+        if self.uploads.len() == MAX_UPLOADS {
             self.uploads.pop_front();
         }
         self.uploads.push_back((id, worker, ty));
+    }
+
+    /// Forgets an upload whose bytes come another way or never; gives its worker and type.
+    pub(super) fn take_upload(&mut self, id: TensorId) -> Option<(WorkerId, Ty)> {
+        let at = self.uploads.iter().position(|(tensor, ..)| *tensor == id)?;
+        self.uploads.remove(at).map(|(_, worker, ty)| (worker, ty))
     }
 
     /// Gives up all that workers hold for this session.

@@ -282,6 +282,9 @@ impl Client {
                 }
                 to.push_back(ClientMsg::Relay { tensor, data });
             }
+            SessionMsg::Unwanted { tensor, .. } => {
+                self.uploads.remove(&tensor).expect("an upload that nobody made");
+            }
             SessionMsg::Stats { req, .. } => assert!(self.stats.remove(&req)),
             SessionMsg::Log { .. } => {}
             SessionMsg::Fatal { error } => {
