@@ -414,6 +414,11 @@ impl Tensor {
         }
     }
 
+    /// Makes a tensor that is no view a leaf without gradient.
+    pub fn forget_history(&self) {
+        self.set_edge(None);
+    }
+
     /// Replaces the value without touching history or version (gradient accumulation, `.data = ...`).
     pub fn assign(&self, value: Value) -> Result<()> {
         let _mode = GradMode::set(false);
