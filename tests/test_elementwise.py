@@ -233,3 +233,39 @@ def test_casts_wrap_and_truncate():
     for dtype in FLOATS + INTS:
         assert str(ours(x).to(dtype).dtype) == f"gt.{dtype}"
         assert ours(x).to(getattr(gt, dtype)).dtype is getattr(gt, dtype)
+
+
+def test_bounds_beyond_the_range_of_a_type():
+    x = gt.tensor([0, 3, 200], dtype=gt.uint8)
+    assert x.clamp(-1, 2).tolist() == [0, 2, 2]
+    assert x.clamp(1, 1000).tolist() == [1, 3, 200]
+    with pytest.raises(RuntimeError, match="range"):
+        x.clamp(max=-1)
+
+
+def test_numbers_that_a_type_cannot_hold_are_refused():
+    x = gt.ones(2, dtype=gt.int8)
+    mask = gt.tensor([True, False])
+    for write in (lambda v: x.fill_(v), lambda v: gt.full((2,), v, dtype=gt.int8), lambda v: x.masked_fill(mask, v)):
+        for number in (300, -129, float("inf"), 1e9):
+            with pytest.raises(RuntimeError, match="without overflow"):
+                write(number)
+        assert write(1.5).tolist()[0] == 1
+    assert gt.full((1,), -1, dtype=gt.uint8).tolist() == [255]
+
+
+def test_bools():
+    mask = gt.tensor([True, False])
+    for difference in (lambda: mask - 1, lambda: 1 - mask, lambda: gt.ones(2) - mask, lambda: mask.sub(mask, alpha=2)):
+        with pytest.raises(RuntimeError, match="bool"):
+            difference()
+    assert mask.square().dtype == gt.int64
+    assert mask.sign().tolist() == [True, False]
+    assert mask.add(mask, alpha=2).dtype == gt.bool
+
+
+def test_alpha_counts_in_the_type_of_the_result():
+    check(gt.ones(2).add(gt.tensor([1, 3]), alpha=0.5), np.array([1.5, 2.5], dtype="float32"))
+    assert gt.ones(2, dtype=gt.uint8).add(gt.tensor([True, False]), alpha=2).dtype == gt.uint8
+    with pytest.raises(RuntimeError, match="alpha"):
+        gt.ones(2, dtype=gt.int64).add(1, alpha=0.5)

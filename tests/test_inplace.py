@@ -151,3 +151,52 @@ def test_rows_of_a_buffer():
         buffer[i] = row
         right[i] = i
     check(buffer, right)
+
+
+def test_a_tracked_tensor_stays_tracked_when_all_of_it_is_overwritten():
+    x = gt.ones(3, requires_grad=True)
+    for write in (lambda y: y.copy_(gt.zeros(3)), lambda y: y.eq_(2), lambda y: y[...].copy_(gt.zeros(3))):
+        y = x * 2
+        write(y)
+        assert y.requires_grad and not y.is_leaf
+        x.grad = None
+        y.sum().backward()
+        check(x.grad, np.zeros(3, dtype="float32"))
+
+
+def test_only_what_a_gradient_reads_is_guarded():
+    x = gt.ones(2, 2, requires_grad=True)
+    weight = gt.full((2, 2), 3.0)
+    for function in (lambda y: y * 2, lambda y: y / 4, lambda y: y * weight, lambda y: y @ weight, lambda y: y % 2):
+        y = x + 0
+        z = function(y)
+        y.add_(1)
+        z.sum().backward()
+    y = x + 0
+    z = weight * y * y
+    y.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        z.sum().backward()
+
+
+def test_views_of_data_count_no_version():
+    x = gt.ones(4, requires_grad=True)
+    y = x * x
+    x.data[1:].mul_(2)
+    x.data.view(2, 2).add_(1)
+    assert x._version == 0
+    y.sum().backward()
+
+
+def test_an_empty_part_of_a_part_with_steps():
+    x = gt.zeros(4)
+    x[::3][2:].fill_(1)
+    x[1::2].narrow(0, 2, 0).add_(1)
+    assert x[::3][2:].tolist() == []
+    check(x, np.zeros(4, dtype="float32"))
+
+
+def test_the_diagonal_of_a_transposed_matrix_is_a_view():
+    x = gt.zeros(2, 3)
+    x.T.diagonal(-1).fill_(1)
+    check(x, np.eye(2, 3, 1, dtype="float32"))

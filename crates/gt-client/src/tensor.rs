@@ -54,7 +54,13 @@ struct Derived {
 }
 
 impl Tensor {
-    fn make(cell: Arc<Cell>, path: Vec<Step>, ty: Ty, geometry: Option<Box<(Strides, isize)>>) -> Tensor {
+    fn make(
+        cell: Arc<Cell>,
+        path: Vec<Step>,
+        ty: Ty,
+        geometry: Option<Box<(Strides, isize)>>,
+        silent: bool,
+    ) -> Tensor {
         Tensor(Arc::new(Inner {
             cell,
             path,
@@ -63,7 +69,7 @@ impl Tensor {
             domain: OnceLock::new(),
             slot: OnceLock::new(),
             retains: false.into(),
-            silent: false,
+            silent,
             derived: Mutex::new(None),
         }))
     }
@@ -79,7 +85,7 @@ impl Tensor {
         {
             watch(&cell, &node, &value);
         }
-        Tensor::make(cell, Vec::new(), ty, None)
+        Tensor::make(cell, Vec::new(), ty, None, false)
     }
 
     /// A tensor with storage of its own and no gradient history.
@@ -261,7 +267,8 @@ impl Tensor {
         let own_history = self.0.domain.get().is_some_and(|(_, depth)| *depth == path.len());
         push_step(&mut path, Step { view: view.clone(), start }, !own_history);
         let ty = Ty { dtype: self.dtype(), shape };
-        let out = Tensor::make(self.0.cell.clone(), path, ty, Some(Box::new((new_strides, new_offset))));
+        let geometry = Some(Box::new((new_strides, new_offset)));
+        let out = Tensor::make(self.0.cell.clone(), path, ty, geometry, self.0.silent);
         if let Some(domain) = self.0.domain.get() {
             let _ = out.0.domain.set(domain.clone());
         }
@@ -327,16 +334,17 @@ impl Tensor {
         }
         let tracking = grad_enabled() && !inner.silent;
         if inner.path.is_empty() {
-            let var = match new {
-                Operand::Val(v) => v,
-                Operand::Num(x) => {
-                    let mut var = crate::ops::create::full_var(&self.session()?, &inner.ty, x)?;
-                    if let Some(root) = self.root_edge().filter(|_| tracking) {
-                        var.edge = Some(crate::ops::grad_only_put(&[], Some(root), &inner.ty, new)?);
-                    }
-                    var
-                }
+            let mut var = match &new {
+                Operand::Val(v) => v.clone(),
+                Operand::Num(x) => crate::ops::create::full_var(&self.session()?, &inner.ty, *x)?,
             };
+            // A tracked tensor stays one when something untracked takes its place.
+            if tracking
+                && var.edge.is_none()
+                && let Some(root) = self.root_edge()
+            {
+                var.edge = Some(crate::ops::grad_only_put(&[], Some(root), &inner.ty, new)?);
+            }
             // Values are written once, so storage may share one with other storage.
             inner.cell.write(var.value.clone(), !inner.silent);
             if tracking {
@@ -376,9 +384,8 @@ impl Tensor {
         let mut edge = result.edge.clone();
         let tracked = root_edge.is_some() || new.val().is_some_and(|v| v.edge.is_some());
         if depth > 0 && tracking && tracked {
-            if depth == inner.path.len() {
-                edge = new.val().and_then(|v| v.edge.clone());
-            } else {
+            edge = new.val().and_then(|v| v.edge.clone()).filter(|_| depth == inner.path.len());
+            if edge.is_none() {
                 let shape = inner.path[..depth]
                     .iter()
                     .try_fold(base.value.ty.shape.clone(), |s, step| view_shape("PUT", &step.view, &s))?;
@@ -405,6 +412,11 @@ impl Tensor {
             None => self.0.cell.set_edge(edge),
             Some((domain, _)) => *domain.edge.lock() = edge,
         }
+    }
+
+    /// Makes a tensor that is no view a leaf without gradient.
+    pub fn forget_history(&self) {
+        self.set_edge(None);
     }
 
     /// Replaces the value without touching history or version (gradient accumulation, `.data = ...`).
@@ -684,7 +696,11 @@ fn push_step(path: &mut Vec<Step>, step: Step, join: bool) {
                 return;
             }
             (View::Slice { dim: a, step: sa, .. }, View::Slice { dim: b, len, step: sb }) if a == b => {
-                let start = last.start.unwrap_or(0) + step.start.unwrap_or(0) * *sa as i64;
+                // An empty slice may lie behind the last element, and scaled outside of the base.
+                let start = match len {
+                    0 => 0,
+                    _ => last.start.unwrap_or(0) + step.start.unwrap_or(0) * *sa as i64,
+                };
                 last.view = View::Slice { dim: *a, len: *len, step: sa * sb };
                 last.start = Some(start);
                 return;

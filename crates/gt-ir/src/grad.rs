@@ -58,6 +58,23 @@ impl Op {
             Op::Softmax { .. } | Op::LogSoftmax { .. } => OUT,
         }
     }
+
+    /// What the gradient rule reads when only the operands that `wanted` marks ask for a gradient.
+    pub fn needs_for(&self, wanted: &[bool]) -> Needs {
+        let [a, b, c] = [0, 1, 2].map(|i| wanted.get(i) == Some(&true));
+        let args =
+            |first: bool, second: bool| Needs { args: first as u32 | (second as u32) << 1, outs: false };
+        match self {
+            Op::Binary(Binary::Mul) | Op::Matmul { .. } => args(b, a),
+            Op::Binary(Binary::Div) => args(b, a || b),
+            Op::Binary(Binary::Rem) => args(b, b),
+            Op::Binary(Binary::Pow) => Needs { outs: b, ..self.needs() },
+            Op::Scatter { mode: ScatterMode::Add, .. } | Op::TakePut { mode: ScatterMode::Add, .. } => {
+                args(false, c)
+            }
+            op => op.needs(),
+        }
+    }
 }
 
 /// Gradients of the operands that `wanted` marks, given the gradient `g` of the result.
@@ -353,12 +370,12 @@ fn scatter_grad<B: Build>(
     g: &B::V,
     want_src: bool,
 ) -> Result<Grads<B::V>> {
-    let index = s.operand(1)?;
+    let index = || s.operand(1);
     let src_grad = |b: &mut B, g: &B::V| -> Result<Option<B::V>> {
         if !want_src {
             return Ok(None);
         }
-        b.emit(read.clone(), smallvec![g.into(), index.clone()]).map(Some)
+        b.emit(read.clone(), smallvec![g.into(), index()?]).map(Some)
     };
     match mode {
         ScatterMode::Add => Ok(smallvec![Some(g.clone()), None, src_grad(b, g)?]),
@@ -367,7 +384,7 @@ fn scatter_grad<B: Build>(
                 Kept::Val(ty, _) => Operand::Val(b.full(&ty.clone(), 0.0)?),
                 Kept::Num(_) => Operand::Num(Scalar::Float(0.0)),
             };
-            let base = b.emit(op.clone(), smallvec![g.into(), index.clone(), zeros])?;
+            let base = b.emit(op.clone(), smallvec![g.into(), index()?, zeros])?;
             Ok(smallvec![Some(base), None, src_grad(b, g)?])
         }
         ScatterMode::Max => {
@@ -377,7 +394,7 @@ fn scatter_grad<B: Build>(
             let src = match src_grad(b, g)? {
                 None => None,
                 Some(at) => {
-                    let won = b.emit(read.clone(), smallvec![y.into(), index.clone()])?;
+                    let won = b.emit(read.clone(), smallvec![y.into(), index()?])?;
                     let hit = b.bin(Binary::Eq, s.operand(2)?, &won)?;
                     Some(b.select(&hit, &at, 0.0)?)
                 }

@@ -88,7 +88,9 @@ pub fn record_in(session: &Arc<Session>, stream: &Arc<Stream>, op: Op, args: Ope
 
 /// The node for an op whose result is `value`.
 pub(crate) fn op_node(op: Op, args: Operands<Var>, value: &Value, ty: Ty) -> Arc<Node> {
-    let needs = op.needs();
+    let wanted: SmallVec<[bool; 4]> =
+        args.iter().map(|arg| arg.val().is_some_and(|v| v.edge.is_some())).collect();
+    let needs = op.needs_for(&wanted);
     let kept = args
         .into_iter()
         .enumerate()

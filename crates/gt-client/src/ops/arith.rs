@@ -43,16 +43,13 @@ pub fn binary(op: Binary, a: &Operand<Tensor>, b: &Operand<Tensor>) -> Result<Te
 }
 
 fn binary_var(op: Binary, a: &Operand<Tensor>, b: &Operand<Tensor>) -> Result<Var> {
+    if op == Binary::Sub {
+        no_bool(a, b)?;
+    }
     let mut dtype = result_type(a, b);
     match op.takes() {
         Takes::Float if !dtype.is_float() => dtype = DType::F32,
-        Takes::Number if dtype == DType::Bool => match op {
-            Binary::Sub => bail!(
-                Runtime,
-                "Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or `logical_xor()` operator instead."
-            ),
-            _ => dtype = DType::I64,
-        },
+        Takes::Number if dtype == DType::Bool => dtype = DType::I64,
         Takes::Bits if dtype.is_float() => bail!(
             Runtime,
             "{}: expected bool or integer operands, got {}",
@@ -75,6 +72,55 @@ fn binary_var(op: Binary, a: &Operand<Tensor>, b: &Operand<Tensor>) -> Result<Va
         })
     };
     record(Op::Binary(op), smallvec![cast(a)?, cast(b)?])
+}
+
+/// Refuses bools, which have no difference.
+pub(crate) fn no_bool(a: &Operand<Tensor>, b: &Operand<Tensor>) -> Result<()> {
+    let is_bool = |x: &Operand<Tensor>| match x {
+        Operand::Val(t) => t.dtype() == DType::Bool,
+        Operand::Num(n) => n.kind() == Kind::Bool,
+    };
+    match (is_bool(a), is_bool(b)) {
+        (false, false) => Ok(()),
+        (true, true) => bail!(
+            Runtime,
+            "Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or `logical_xor()` \
+             operator instead."
+        ),
+        _ => bail!(
+            Runtime,
+            "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a mask, \
+             use the `~` or `logical_not()` operator instead."
+        ),
+    }
+}
+
+/// The least and the largest element of an integer type.
+pub(crate) fn int_range(dtype: DType) -> (i64, i64) {
+    match dtype {
+        DType::U8 => (0, u8::MAX as i64),
+        DType::I8 => (i8::MIN as i64, i8::MAX as i64),
+        DType::I16 => (i16::MIN as i64, i16::MAX as i64),
+        DType::I32 => (i32::MIN as i64, i32::MAX as i64),
+        _ => (i64::MIN, i64::MAX),
+    }
+}
+
+/// The number as a scalar to fill elements of the type with; one that an integer type cannot hold is refused.
+pub(crate) fn element(x: Scalar, dtype: DType) -> Result<Scalar> {
+    if dtype.kind() == Kind::Int {
+        let (min, max) = int_range(dtype);
+        let fits = match x {
+            Scalar::Bool(_) => true,
+            // Negative integers wrap around in an unsigned type, as in PyTorch.
+            Scalar::Int(i) => i <= max && i >= if min == 0 { -max } else { min },
+            Scalar::Float(f) => f >= min as f64 && f <= max as f64,
+        };
+        if !fits {
+            bail!(Runtime, "value {x} cannot be converted to type {} without overflow", dtype.name());
+        }
+    }
+    Ok(as_kind(x, dtype))
 }
 
 /// The number as a scalar of the type's kind.
@@ -135,6 +181,7 @@ pub fn unary(op: Unary, x: &Tensor) -> Result<Tensor> {
                 Runtime,
                 "Negation, the `-` operator, on a bool tensor is not supported. Use the `~` or `logical_not()` operator instead."
             ),
+            Unary::Sign => super::moves::clone(x),
             _ => bail!(Runtime, "{}: not supported on a bool tensor", op.text().to_lowercase()),
         },
         Takes::Bits | Takes::Any => {

@@ -14,7 +14,7 @@ pub(crate) fn full_var(session: &Arc<Session>, ty: &Ty, x: Scalar) -> Result<Var
     ty.shape.check("full", ty.dtype)?;
     session.before_op()?;
     let op = Op::Full { shape: ty.shape.clone(), dtype: ty.dtype };
-    let x = super::arith::as_kind(x, ty.dtype);
+    let x = super::arith::element(x, ty.dtype)?;
     let value = current_stream(session).record(session, op, &[RecordArg::Num(x)], ty.clone())?;
     Ok(Var::plain(value))
 }

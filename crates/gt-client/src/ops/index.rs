@@ -389,7 +389,7 @@ fn masked(view: &Tensor, dim: usize, mask: &Tensor, value: &Operand<Tensor>) -> 
     let wide = reshape_to(mask, mask.shape().iter().copied().chain((0..after).map(|_| 1)).collect())?;
     let choose = |new: &Operand<Tensor>| arith::select(&wide, new, &view.into());
     let v = match value {
-        Operand::Num(n) => return choose(&Operand::Num(arith::as_kind(*n, view.dtype()))),
+        Operand::Num(n) => return choose(&Operand::Num(arith::element(*n, view.dtype())?)),
         Operand::Val(v) => arith::cast(&without_leading_ones(v, dim + 1 + after)?, view.dtype())?,
     };
     let words = || {

@@ -1,6 +1,6 @@
 //! In-place functions. Each computes the new value from what the tensor holds now and writes it back.
 
-use super::arith::{as_kind, cast, result_type, unary};
+use super::arith::{cast, element, no_bool, result_type, unary};
 use super::{create, identity, pointwise, scatter};
 use crate::Tensor;
 use crate::autograd::{GradMode, Recorder, Var};
@@ -65,7 +65,7 @@ pub fn copy_(x: &Tensor, src: &Tensor) -> Result<()> {
 pub fn fill_(x: &Tensor, value: &Operand<Tensor>) -> Result<()> {
     x.check_inplace(false)?;
     match value {
-        Operand::Num(n) => x.write(Operand::Num(as_kind(*n, x.dtype()))),
+        Operand::Num(n) => x.write(Operand::Num(element(*n, x.dtype())?)),
         Operand::Val(v) if v.ndim() == 0 => copy_(x, v),
         Operand::Val(v) => bail!(
             Runtime,
@@ -160,12 +160,15 @@ pub fn unary_(x: &Tensor, op: Unary) -> Result<()> {
 
 /// `x += alpha * other`. `lenient` is for augmented assignment, see `Tensor::check_inplace`.
 pub fn add_(x: &Tensor, other: &Operand<Tensor>, alpha: Scalar, lenient: bool) -> Result<()> {
-    x.binary_(Binary::Add, &pointwise::scaled("add_", other, alpha)?, lenient)
+    let dtype = result_type(&x.into(), other);
+    x.binary_(Binary::Add, &pointwise::scaled("add_", other, alpha, dtype)?, lenient)
 }
 
 /// `x -= alpha * other`. `lenient` is for augmented assignment, see `Tensor::check_inplace`.
 pub fn sub_(x: &Tensor, other: &Operand<Tensor>, alpha: Scalar, lenient: bool) -> Result<()> {
-    x.binary_(Binary::Sub, &pointwise::scaled("sub_", other, alpha)?, lenient)
+    no_bool(&x.into(), other)?;
+    let dtype = result_type(&x.into(), other);
+    x.binary_(Binary::Sub, &pointwise::scaled("sub_", other, alpha, dtype)?, lenient)
 }
 
 /// Division in place, with PyTorch's rounding modes.

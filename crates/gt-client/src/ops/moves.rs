@@ -405,6 +405,10 @@ pub fn diagonal(x: &Tensor, offset: i64, dim1: i64, dim2: i64) -> Result<Tensor>
     if a == b {
         bail!(Runtime, "diagonal dimensions cannot be identical {dim1}, {dim2}");
     }
+    // Rows that lie apart by more than columns do can be flattened without a copy, so that the diagonal is a view.
+    if x.strides()[a] < x.strides()[b] {
+        return diagonal(x, -offset, dim2, dim1);
+    }
     let last = x.ndim() as i64 - 1;
     let m = movedim(x, &[a as i64, b as i64], &[last - 1, last])?;
     let (rows, cols) = (x.shape()[a] as i64, x.shape()[b] as i64);

@@ -1,34 +1,39 @@
 //! Elementwise functions that are compositions: clamping, logic, division modes, classification of floats.
 
-use super::arith::{binary, cast, result_type, select, unary};
+use super::arith::{binary, cast, int_range, no_bool, result_type, select, unary};
 use super::bin;
 use crate::Tensor;
 use gt_ir::{Binary, DType, Kind, Operand, Result, Scalar, Unary, bail};
 
 /// `a + alpha * b`.
 pub fn add(a: &Operand<Tensor>, b: &Operand<Tensor>, alpha: Scalar) -> Result<Tensor> {
-    binary(Binary::Add, a, &scaled("add", b, alpha)?)
+    binary(Binary::Add, a, &scaled("add", b, alpha, result_type(a, b))?)
 }
 
 /// `a - alpha * b`.
 pub fn sub(a: &Operand<Tensor>, b: &Operand<Tensor>, alpha: Scalar) -> Result<Tensor> {
-    binary(Binary::Sub, a, &scaled("sub", b, alpha)?)
+    no_bool(a, b)?;
+    binary(Binary::Sub, a, &scaled("sub", b, alpha, result_type(a, b))?)
 }
 
-/// `alpha * x`, or `x` itself where alpha is 1.
-pub(crate) fn scaled(op: &str, x: &Operand<Tensor>, alpha: Scalar) -> Result<Operand<Tensor>> {
+/// `alpha * x` in the type of the result it goes into, or `x` itself where alpha is 1.
+pub(crate) fn scaled(op: &str, x: &Operand<Tensor>, alpha: Scalar, result: DType) -> Result<Operand<Tensor>> {
     if alpha.as_f64() == 1.0 {
         return Ok(x.clone());
     }
+    if alpha.kind() == Kind::Float && !result.is_float() {
+        bail!(
+            Runtime,
+            "{op}: for integral input tensors, argument alpha must not be a floating point number."
+        );
+    }
     match x {
-        Operand::Val(t) => {
-            if alpha.kind() == Kind::Float && !t.dtype().is_float() {
-                bail!(
-                    Runtime,
-                    "{op}: for integral input tensors, argument alpha must not be a floating point number."
-                );
-            }
-            bin(Binary::Mul, t, alpha).map(Operand::Val)
+        Operand::Val(t) if result == DType::Bool => {
+            bin(Binary::And, t, Scalar::Bool(alpha.as_bool())).map(Operand::Val)
+        }
+        Operand::Val(t) => bin(Binary::Mul, &cast(t, result)?, alpha).map(Operand::Val),
+        Operand::Num(n) if result == DType::Bool => {
+            Ok(Operand::Num(Scalar::Bool(n.as_bool() && alpha.as_bool())))
         }
         Operand::Num(n) if n.kind() == Kind::Float || alpha.kind() == Kind::Float => {
             Ok(Operand::Num(Scalar::Float(n.as_f64() * alpha.as_f64())))
@@ -91,8 +96,9 @@ pub fn pow(a: &Operand<Tensor>, b: &Operand<Tensor>) -> Result<Tensor> {
     binary(Binary::Pow, a, b)
 }
 
-/// `x * x`.
+/// `x * x`; of bools, as integers.
 pub fn square(x: &Tensor) -> Result<Tensor> {
+    let x = &if x.dtype() == DType::Bool { cast(x, DType::I64)? } else { x.clone() };
     bin(Binary::Mul, x, x)
 }
 
@@ -156,16 +162,30 @@ pub fn clamp(x: &Tensor, min: Option<&Operand<Tensor>>, max: Option<&Operand<Ten
     if min.is_none() && max.is_none() {
         bail!(Value, "clamp: at least one of 'min' or 'max' must not be None");
     }
+    let (min, max) = (bound(x, min, true)?, bound(x, max, false)?);
     let mut out = x.clone();
-    if let Some(lo) = min {
+    if let Some(lo) = &min {
         let below = binary(Binary::Lt, &(&out).into(), lo)?;
         out = select(&below, lo, &(&out).into())?;
     }
-    if let Some(hi) = max {
+    if let Some(hi) = &max {
         let above = binary(Binary::Gt, &(&out).into(), hi)?;
         out = select(&above, hi, &(&out).into())?;
     }
     Ok(out)
+}
+
+/// A bound of `clamp`. In an integer type it would wrap around beyond the type's range, where it says nothing or all.
+fn bound(x: &Tensor, bound: Option<&Operand<Tensor>>, lower: bool) -> Result<Option<Operand<Tensor>>> {
+    let Some(Operand::Num(Scalar::Int(n))) = bound else { return Ok(bound.cloned()) };
+    if x.dtype().kind() != Kind::Int {
+        return Ok(bound.cloned());
+    }
+    let (min, max) = int_range(x.dtype());
+    if if lower { *n > max } else { *n < min } {
+        bail!(Runtime, "clamp: bound {n} is outside the representable range of {}", x.dtype().name());
+    }
+    Ok(Some(Operand::Num(Scalar::Int((*n).clamp(min, max)))))
 }
 
 /// True where `x` is not zero.

@@ -1,11 +1,11 @@
 //! Functions that read and write at indices along one dimension.
 
-use super::arith::{as_kind, cast, select};
+use super::arith::{cast, element, select};
 use super::moves::{expand_to, reshape_to, slice, unsqueeze};
 use super::{apply, bin, create, moves, operand, pointwise};
 use crate::Tensor;
 use crate::autograd::record;
-use gt_ir::{Binary, DType, Kind, Op, Operand, Result, Scalar, ScatterMode, Shape, bail, norm_dim};
+use gt_ir::{Binary, DType, Op, Operand, Result, Scalar, ScatterMode, Shape, bail, norm_dim};
 use smallvec::smallvec;
 
 /// A tensor and its index as 1-d where they are 0-d.
@@ -120,7 +120,7 @@ fn scattered(
     let d = norm_dim(name, dim, x.ndim())?;
     let (base, index) = (lifted(x)?, lifted(index)?);
     let src = match src {
-        Operand::Num(n) => Operand::Num(as_kind(*n, x.dtype())),
+        Operand::Num(n) => Operand::Num(element(*n, x.dtype())?),
         Operand::Val(s) => {
             if s.dtype() != x.dtype() {
                 bail!(
@@ -204,7 +204,7 @@ fn slices(
 
 /// `x` with `alpha * src` added to whole slices along `dim`.
 pub fn index_add(x: &Tensor, dim: i64, index: &Tensor, src: &Tensor, alpha: Scalar) -> Result<Tensor> {
-    let Operand::Val(src) = pointwise::scaled("index_add", &src.into(), alpha)? else {
+    let Operand::Val(src) = pointwise::scaled("index_add", &src.into(), alpha, x.dtype())? else {
         bail!(Type, "index_add: expected a tensor");
     };
     slices("index_add", x, dim, index, &src, ScatterMode::Add)
@@ -246,16 +246,7 @@ pub fn masked_fill(x: &Tensor, mask: &Tensor, value: &Operand<Tensor>) -> Result
         );
     }
     let value = match value {
-        Operand::Num(n) => {
-            if n.kind() == Kind::Float && !x.dtype().is_float() && n.as_f64().fract() != 0.0 {
-                bail!(
-                    Runtime,
-                    "masked_fill: value cannot be converted to type {} without overflow",
-                    x.dtype().name()
-                );
-            }
-            Operand::Num(as_kind(*n, x.dtype()))
-        }
+        Operand::Num(n) => Operand::Num(element(*n, x.dtype())?),
         Operand::Val(v) if v.ndim() == 0 => Operand::Val(cast(v, x.dtype())?),
         Operand::Val(v) => bail!(
             Runtime,

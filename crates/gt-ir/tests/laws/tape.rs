@@ -21,7 +21,7 @@ impl Tape {
     /// Gradients of one instruction's operands; the rule sees only what it declared.
     pub fn vjp_of(&mut self, v: usize, g: usize, wanted: &[bool]) -> Result<Vec<Option<usize>>> {
         let Some((op, args)) = self.ops[v].clone() else { return Ok(vec![]) };
-        let needs = op.needs();
+        let needs = op.needs_for(wanted);
         let kept: Vec<Kept<usize>> = args
             .iter()
             .enumerate()

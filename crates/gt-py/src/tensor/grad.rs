@@ -87,9 +87,7 @@ impl PyTensor {
         } else if t.is_view() {
             return runtime_error("detach_: can't detach views in place: use .detach() instead");
         } else {
-            let _mode = autograd::GradMode::set(true);
-            let value = t.var()?.value;
-            t.write(gt_ir::Operand::Val(autograd::Var::plain(value)))?;
+            t.forget_history();
         }
         Ok(slf)
     }
