@@ -35,7 +35,7 @@ DISCRETE = {"<", ">=", "==", "!=", "//", "%", "floor", "ceil", "round", "trunc",
 KNOWN = [
     # GT takes bools where PyTorch has no kernel, and the other way round.
     ("None", "not implemented for|does not support bool|derivative for"),
-    ("MATMUL: expected an integer|not implemented for|not supported on a bool", "None"),
+    ("(?i)matmul: expected an integer|not implemented for|not supported on a bool", "None"),
     # `p -= lr * p.grad` needs no `no_grad` in GT.
     ("None", "a leaf Variable that requires grad is being used"),
     # GT never writes through a view whose elements overlap.
