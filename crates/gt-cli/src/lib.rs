@@ -3,7 +3,7 @@
 pub mod local;
 pub mod replay;
 mod server;
-mod token;
+pub mod token;
 mod worker;
 
 use clap::{Parser, Subcommand};

@@ -68,11 +68,10 @@ pub struct Settings {
 impl Settings {
     /// Reads the process's environment.
     pub fn from_env() -> Settings {
-        let on = |name: &str| std::env::var(name).is_ok_and(|v| !v.is_empty() && v != "0");
         Settings {
             batch: std::env::var("GT_CLIENT_BATCH_SIZE").ok().and_then(|v| v.parse().ok()).unwrap_or(4096),
-            sync: on("GT_SYNC"),
-            debug: on("GT_DEBUG_CLIENT"),
+            sync: gt_ir::env::on("GT_SYNC"),
+            debug: gt_ir::env::on("GT_DEBUG_CLIENT"),
             log: std::env::var_os("GT_INSTRUCTION_LOG").filter(|v| !v.is_empty()).map(Into::into),
         }
     }

@@ -53,7 +53,7 @@ impl Server {
             epoch_ms: now_ms(),
             address: handle.local_addrs().first().map(Addr::to_string).unwrap_or_default(),
             log: log.is_some() || debug,
-            log_full: std::env::var("GT_INSTRUCTION_LOG_FULL").is_ok_and(|v| !v.is_empty() && v != "0"),
+            log_full: gt_ir::env::on("GT_INSTRUCTION_LOG_FULL"),
             ..Config::default()
         };
         let shell = Shell::new(Machine::new(machine), log, debug);

@@ -2,7 +2,7 @@
 
 use gt_cli::local::Local;
 use gt_client::session::{Session, Settings};
-use gt_ir::{Error, Result};
+use gt_ir::Result;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ fn local() -> Result<Arc<Local>> {
 pub fn connect(addr: &str, token: Option<String>) -> Result<Arc<Session>> {
     let token = match token {
         Some(token) => Some(token),
-        None => token_from_file()?,
+        None => gt_cli::token::read(None)?,
     };
     let session = gt_client::remote::connect(addr, token, Settings::from_env())?;
     if gt_ir::env::on("GT_VERBOSE") {
@@ -54,14 +54,6 @@ pub fn connect(addr: &str, token: Option<String>) -> Result<Arc<Session>> {
 /// True if the address names the peer.
 pub fn is_peer(peer: &str, address: &str) -> bool {
     address.parse::<gt_net::addr::Addr>().is_ok_and(|addr| addr.to_string() == peer)
-}
-
-fn token_from_file() -> Result<Option<String>> {
-    let Some(path) = std::env::var_os("GT_TOKEN_FILE").filter(|p| !p.is_empty()) else { return Ok(None) };
-    match std::fs::read_to_string(&path) {
-        Ok(text) => Ok(Some(text.trim().to_string())),
-        Err(e) => Err(Error::Value(format!("GT_TOKEN_FILE: cannot read {}: {e}", path.to_string_lossy()))),
-    }
 }
 
 /// Sets how many workers the system inside this process has, now or once it starts.
