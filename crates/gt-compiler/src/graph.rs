@@ -25,6 +25,16 @@ pub enum Use {
     Num(Num),
 }
 
+impl Use {
+    /// The node of a value.
+    pub fn node(&self) -> Option<u32> {
+        match self {
+            Use::Val(r) => Some(r.node),
+            Use::Num(_) => None,
+        }
+    }
+}
+
 pub type Uses = SmallVec<[Use; 3]>;
 
 /// What a node computes.

@@ -5,6 +5,7 @@
 
 mod fuse;
 mod graph;
+mod kernel;
 pub mod map;
 mod place;
 pub mod plan;
@@ -21,11 +22,13 @@ use gt_ir::{Result, Structure, Ty};
 pub struct CompileOptions {
     /// Group elementwise work. Off, every instruction is a step of its own; the bits are the same (C7).
     pub fuse: bool,
+    /// Rows of at most this many elements are reduced in the kernel that feeds and follows the reduction.
+    pub longest_row: usize,
 }
 
 impl Default for CompileOptions {
     fn default() -> CompileOptions {
-        CompileOptions { fuse: true }
+        CompileOptions { fuse: true, longest_row: 16 << 10 }
     }
 }
 

@@ -187,9 +187,15 @@ pub struct Matmul {
 pub type Reg = u16;
 
 /// Elementwise work over an iteration space: loads, a small program of rows of the op table, stores.
+///
+/// The leading `rows` dimensions number rows, the others are the elements of a row. `Calc::Fold` turns a row into one
+/// value; what is computed from such values alone has one value per row too (`row`). A value per row meets
+/// values per element by being the same for all of its row. Maps of what is per row do not move within a row.
 #[derive(Clone, Debug)]
 pub struct Kernel {
     pub shape: Shape,
+    /// The rank of `shape` where nothing is folded.
+    pub rows: usize,
     pub loads: Vec<Load>,
     pub code: Vec<Code>,
     pub stores: Vec<Store>,
@@ -201,6 +207,8 @@ pub struct Kernel {
 pub struct Load {
     pub dtype: DType,
     pub from: Source,
+    /// One value per row.
+    pub row: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -224,6 +232,8 @@ pub struct Code {
     pub calc: Calc,
     pub dtype: DType,
     pub args: SmallVec<[Reg; 3]>,
+    /// One value per row.
+    pub row: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -232,6 +242,8 @@ pub enum Calc {
     Binary(Binary),
     Where,
     Cast,
+    /// Reduces each row.
+    Fold(ReduceKind),
 }
 
 #[derive(Clone, Debug)]
@@ -240,6 +252,8 @@ pub struct Store {
     pub dtype: DType,
     pub storage: u32,
     pub map: Map,
+    /// One value per row.
+    pub row: bool,
 }
 
 /// Reduces a register over `dims` of the iteration space into the dense `storage`.
@@ -250,6 +264,18 @@ pub struct Fold {
     pub reg: Reg,
     pub dtype: DType,
     pub storage: u32,
+}
+
+impl Kernel {
+    /// Elements of a row.
+    pub fn row_len(&self) -> usize {
+        self.shape[self.rows..].iter().product()
+    }
+
+    /// True if rows are folded.
+    pub fn has_rows(&self) -> bool {
+        self.code.iter().any(|c| matches!(c.calc, Calc::Fold(_)))
+    }
 }
 
 impl Step {

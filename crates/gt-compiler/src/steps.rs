@@ -12,7 +12,7 @@ impl Schedule<'_> {
     pub fn mem(&mut self, n: u32) -> u32 {
         match self.at[n as usize] {
             At::Mem(storage) => return storage,
-            At::Open(g) => self.emit(g, None),
+            At::Open(g) => self.emit(g),
             At::Nowhere => {}
         }
         if let At::Mem(storage) = self.at[n as usize] {
@@ -31,9 +31,10 @@ impl Schedule<'_> {
         let dtype = load.dtype;
         let kernel = Kernel {
             shape: shape.clone(),
+            rows: shape.len(),
             loads: vec![load],
             code: Vec::new(),
-            stores: vec![Store { reg: 0, dtype, storage, map }],
+            stores: vec![Store { reg: 0, dtype, storage, map, row: false }],
             fold: None,
         };
         self.step(instr, Work::Kernel(kernel));
@@ -59,7 +60,7 @@ impl Schedule<'_> {
     fn copied(&mut self, r: Ref, t: Tensor) -> Tensor {
         let storage = self.storage(t.shape.numel() * t.dtype.size());
         let map = Map::dense(&t.shape);
-        let load = Load { dtype: t.dtype, from: Source::Mem { storage: t.storage, map: t.map } };
+        let load = Load { dtype: t.dtype, from: Source::Mem { storage: t.storage, map: t.map }, row: false };
         let instr = self.graph.nodes[r.node as usize].instr;
         self.store(instr, load, &t.shape, storage, map.clone());
         Tensor { storage, dtype: t.dtype, shape: t.shape, map }
@@ -81,7 +82,7 @@ impl Schedule<'_> {
                 .filter(|&g| self.groups[g as usize].reads.contains(&base))
                 .collect();
             for g in readers {
-                self.emit(g, None);
+                self.emit(g);
             }
             match self.draft.storages[from as usize].place {
                 Place::Input(i) => {
@@ -155,11 +156,11 @@ impl Schedule<'_> {
                 let x = self.tensor(val(0));
                 self.met(args);
                 let out = self.made(n);
-                let fill = Load { dtype, from: Source::Num(num(1)) };
+                let fill = Load { dtype, from: Source::Num(num(1)), row: false };
                 let whole = Map::dense(&node.ty.shape);
                 self.store(node.instr, fill, &node.ty.shape, out, whole.clone());
                 let inside = lo.iter().enumerate().fold(whole, |map, (d, &n)| map.moved(d, n));
-                let load = Load { dtype, from: Source::Mem { storage: x.storage, map: x.map } };
+                let load = Load { dtype, from: Source::Mem { storage: x.storage, map: x.map }, row: false };
                 return self.store(node.instr, load, &x.shape, out, inside);
             }
             Op::Concat { dim } => {
@@ -170,7 +171,8 @@ impl Schedule<'_> {
                 for x in parts {
                     let map = Map::dense(&node.ty.shape).moved(*dim, start);
                     start += x.shape[*dim];
-                    let load = Load { dtype, from: Source::Mem { storage: x.storage, map: x.map } };
+                    let load =
+                        Load { dtype, from: Source::Mem { storage: x.storage, map: x.map }, row: false };
                     self.store(node.instr, load, &x.shape, out, map);
                 }
                 return;

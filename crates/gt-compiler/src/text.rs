@@ -44,8 +44,11 @@ impl fmt::Display for Operand {
 impl fmt::Display for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "kernel {}", self.shape)?;
+        if self.has_rows() {
+            write!(f, " by rows of {}", self.row_len())?;
+        }
         for (i, load) in self.loads.iter().enumerate() {
-            write!(f, "\n      r{i} = {} ", load.dtype)?;
+            write!(f, "\n      r{i} = {}{} ", load.dtype, if load.row { " per row" } else { "" })?;
             match &load.from {
                 Source::Mem { storage, map } => write!(f, "load s{storage} {map}")?,
                 Source::Num(x) => write!(f, "{x}")?,
@@ -58,8 +61,10 @@ impl fmt::Display for Kernel {
                 Calc::Binary(op) => op.text(),
                 Calc::Where => "WHERE",
                 Calc::Cast => "CAST",
+                Calc::Fold(kind) => kind.text(),
             };
-            write!(f, "\n      r{} = {} {name}", self.loads.len() + i, code.dtype)?;
+            let row = if code.row { " per row" } else { "" };
+            write!(f, "\n      r{} = {}{row} {name}", self.loads.len() + i, code.dtype)?;
             for arg in &code.args {
                 write!(f, " r{arg}")?;
             }

@@ -43,6 +43,18 @@ pub enum ReduceKind {
     Min,
 }
 
+impl ReduceKind {
+    /// The name in the text form.
+    pub fn text(self) -> &'static str {
+        match self {
+            ReduceKind::Sum => "SUM",
+            ReduceKind::Prod => "PROD",
+            ReduceKind::Max => "AMAX",
+            ReduceKind::Min => "AMIN",
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum ArgKind {
     Max,
@@ -147,10 +159,7 @@ impl Op {
             Op::Concat { .. } => "CONCAT",
             Op::Flip { .. } => "FLIP",
             Op::Put { .. } => "PUT",
-            Op::Reduce { kind: ReduceKind::Sum, .. } => "SUM",
-            Op::Reduce { kind: ReduceKind::Prod, .. } => "PROD",
-            Op::Reduce { kind: ReduceKind::Max, .. } => "AMAX",
-            Op::Reduce { kind: ReduceKind::Min, .. } => "AMIN",
+            Op::Reduce { kind, .. } => kind.text(),
             Op::ArgReduce { kind: ArgKind::Max, .. } => "ARGMAX",
             Op::ArgReduce { kind: ArgKind::Min, .. } => "ARGMIN",
             Op::Scan { kind: ScanKind::Sum, .. } => "CUMSUM",

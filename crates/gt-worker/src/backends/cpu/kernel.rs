@@ -1,11 +1,13 @@
 //! Runs lowered kernels tile by tile.
 
 use super::convert::{Lane, is_native, narrow, round, widen};
+use super::fold::{BLOCK, Folds, fold_list, fold_rows};
 use super::lower::{Do, From, LoadAt, Lowered, StoreAt};
+use super::math::Fast;
 use super::threads::Threads;
 use super::{convert, tile};
 use gt_compiler::Strides;
-use gt_ir::{Binary, Kind, Scalar, Slot};
+use gt_ir::{Binary, Kind, ReduceKind, Scalar, Slot};
 use smallvec::SmallVec;
 use std::cell::UnsafeCell;
 
@@ -111,6 +113,7 @@ impl<'b, 'a> Tiles<'b, 'a> {
                     self.load(i, load, start, len, within);
                 }
             }
+            let rows = len / kernel.row_len;
             for op in &kernel.ops {
                 let mut out = self.scratch.add(op.tile_at);
                 if let Some(s) = op.direct {
@@ -119,8 +122,23 @@ impl<'b, 'a> Tiles<'b, 'a> {
                         out = at;
                     }
                 }
-                let arg = |k: usize| self.regs[op.args[k] as usize] as *const u8;
+                let len = if op.row { rows } else { len };
+                let arg = |k: usize| {
+                    let at = self.regs[op.args[k] as usize] as *const u8;
+                    if op.spread[k] { self.spread(k, op, at, rows) } else { at }
+                };
                 match &op.work {
+                    Do::Fold(kind) => {
+                        let at = self.regs[op.args[0] as usize] as *const u8;
+                        fold_lane(*kind, op.lane, at, kernel.row_len, rows, out);
+                    }
+                    Do::Binary(row)
+                        if op.lane == Lane::F32 && op.spread != [false; 3] && self.long_rows() =>
+                    {
+                        let at = |k: usize| self.regs[op.args[k] as usize] as *const u8;
+                        let by = (op.spread[0], op.spread[1]);
+                        tile::binary_by_row(*row, by, at(0), at(1), out, kernel.row_len, rows);
+                    }
                     Do::Unary(row) => tile::unary(*row, op.lane, arg(0), out, len),
                     Do::Binary(row) => tile::binary(*row, op.lane, arg(0), arg(1), out, len),
                     Do::Where => tile::select(op.lane.size(), arg(0), arg(1), arg(2), out, len),
@@ -137,6 +155,29 @@ impl<'b, 'a> Tiles<'b, 'a> {
                 self.store(store, self.bound.stores[i], start, len, within);
             }
         }
+    }
+
+    /// Rows long enough to be taken one by one.
+    #[inline]
+    fn long_rows(&self) -> bool {
+        self.bound.kernel.row_len >= 64
+    }
+
+    /// Lays operand `k`, one value per row, out for all elements of the rows.
+    unsafe fn spread(&self, k: usize, op: &super::lower::Op, from: *const u8, rows: usize) -> *const u8 {
+        let kernel = self.bound.kernel;
+        let to = self.scratch.wrapping_add(kernel.spread_at + k * kernel.slot_bytes);
+        let size = match op.work {
+            Do::Where if k == 0 => 1,
+            _ => op.lane.size(),
+        };
+        // SAFETY: the place holds a tile of the widest elements, and a tile is `rows` rows.
+        unsafe {
+            for r in 0..rows {
+                gather(size, from.add(r * size), 0, to.add(r * kernel.row_len * size), kernel.row_len);
+            }
+        }
+        to
     }
 
     /// The tile of a register after `eval`.
@@ -165,8 +206,9 @@ impl<'b, 'a> Tiles<'b, 'a> {
     fn straight(&self, store: &StoreAt, base: *mut u8, start: usize, within: bool) -> Option<*mut u8> {
         let size = store.dtype.size();
         if store.linear {
+            let start = if store.row { start / self.bound.kernel.row_len } else { start };
             Some(base.wrapping_add(start * size))
-        } else if within && store.strides[store.strides.len() - 1] == 1 {
+        } else if !store.row && within && store.strides[store.strides.len() - 1] == 1 {
             Some(base.wrapping_offset(self.position(&store.strides) * size as isize))
         } else {
             None
@@ -179,6 +221,12 @@ impl<'b, 'a> Tiles<'b, 'a> {
         let base = self.bound.loads[i];
         let size = load.dtype.size();
         let native = load.raw || is_native(load.dtype);
+        let dims = self.dims(load.row);
+        let (start, len, within) = if load.row {
+            (start / self.row_len(), len / self.row_len(), false)
+        } else {
+            (start, len, within)
+        };
         // SAFETY: passed on from `eval`.
         unsafe {
             if let From::Iota(first, step) = &load.from {
@@ -187,7 +235,7 @@ impl<'b, 'a> Tiles<'b, 'a> {
                 self.regs[i] = tile;
                 return;
             }
-            let inner = load.strides[load.strides.len() - 1];
+            let inner = if dims == 0 { 0 } else { load.strides[dims - 1] };
             let packed = if load.linear {
                 base.wrapping_add(start * size)
             } else if within && inner == 1 {
@@ -195,7 +243,7 @@ impl<'b, 'a> Tiles<'b, 'a> {
             } else {
                 let to = if native { tile } else { self.scratch.wrapping_add(load.raw_at) };
                 let at = base.wrapping_offset(self.position(&load.strides) * size as isize);
-                self.walk(&load.strides, len, |moved, run, done| {
+                self.walk(dims, &load.strides, len, |moved, run, done| {
                     let from = at.wrapping_offset(moved * size as isize);
                     gather(size, from, inner, to.add(done * size), run);
                 });
@@ -216,6 +264,8 @@ impl<'b, 'a> Tiles<'b, 'a> {
         let from = self.regs[store.reg as usize] as *const u8;
         let size = store.dtype.size();
         let same = store.raw || is_native(store.dtype);
+        let dims = self.dims(store.row);
+        let len = if store.row { len / self.row_len() } else { len };
         // SAFETY: passed on from `eval`.
         unsafe {
             match self.straight(store, base, start, within) {
@@ -230,8 +280,8 @@ impl<'b, 'a> Tiles<'b, 'a> {
                         from = raw;
                     }
                     let at = base.wrapping_offset(self.position(&store.strides) * size as isize);
-                    let inner = store.strides[store.strides.len() - 1];
-                    self.walk(&store.strides, len, |moved, run, done| {
+                    let inner = if dims == 0 { 0 } else { store.strides[dims - 1] };
+                    self.walk(dims, &store.strides, len, |moved, run, done| {
                         let to = at.wrapping_offset(moved * size as isize);
                         scatter(size, from.add(done * size), to, inner, run);
                     });
@@ -240,12 +290,26 @@ impl<'b, 'a> Tiles<'b, 'a> {
         }
     }
 
-    /// Calls `f(moved, run, done)` for every stretch of the range along the innermost dimension: how far it is from
-    /// the first element of the range, its length, and how many elements came before.
     #[inline]
-    fn walk(&self, strides: &Strides, len: usize, mut f: impl FnMut(isize, usize, usize)) {
+    fn row_len(&self) -> usize {
+        self.bound.kernel.row_len
+    }
+
+    /// How many of the dimensions something per row, or per element, moves along.
+    #[inline]
+    fn dims(&self, row: bool) -> usize {
+        if row { self.bound.kernel.row_dims } else { self.bound.kernel.dims.len() }
+    }
+
+    /// Calls `f(moved, run, done)` for every stretch of the range along the innermost of the first `rank` dimensions:
+    /// how far it is from the first element of the range, its length, and how many elements came before.
+    #[inline]
+    fn walk(&self, rank: usize, strides: &Strides, len: usize, mut f: impl FnMut(isize, usize, usize)) {
+        if rank == 0 {
+            return f(0, len, 0);
+        }
         let dims = &self.bound.kernel.dims;
-        let last = dims.len() - 1;
+        let last = rank - 1;
         let mut at = self.coords.clone();
         let (mut moved, mut done) = (0isize, 0);
         loop {
@@ -295,13 +359,44 @@ impl<'b, 'a> Tiles<'b, 'a> {
                 }
             } else {
                 let at = offset + self.position(&load.strides);
-                let inner = load.strides[load.strides.len() - 1];
-                self.walk(&load.strides, len, |moved, run, done| {
+                let dims = self.dims(load.row);
+                let inner = if dims == 0 { 0 } else { load.strides[dims - 1] };
+                self.walk(dims, &load.strides, len, |moved, run, done| {
                     for k in 0..run {
                         put(dtype, element(at + moved + k as isize * inner), tile, done + k);
                     }
                 });
             }
+        }
+    }
+}
+
+/// Folds rows of a tile of `lane`, `len` elements each.
+///
+/// # Safety
+/// `x` holds `rows` rows, `out` an element for each.
+unsafe fn fold_lane(kind: ReduceKind, lane: Lane, x: *const u8, len: usize, rows: usize, out: *mut u8) {
+    #[inline]
+    unsafe fn typed<T: Folds>(kind: ReduceKind, x: *const u8, len: usize, rows: usize, out: *mut u8) {
+        let (x, out) = (x as *const T, out as *mut T);
+        // SAFETY: passed on from the caller.
+        unsafe {
+            if len <= BLOCK {
+                return fold_rows(kind, x, len, rows, out);
+            }
+            for r in 0..rows {
+                *out.add(r) = fold_list(kind, std::slice::from_raw_parts(x.add(r * len), len));
+            }
+        }
+    }
+    // SAFETY: passed on from the caller.
+    unsafe {
+        match lane {
+            Lane::F32 => typed::<Fast>(kind, x, len, rows, out),
+            Lane::F64 => typed::<f64>(kind, x, len, rows, out),
+            Lane::I32 => typed::<i32>(kind, x, len, rows, out),
+            Lane::I64 => typed::<i64>(kind, x, len, rows, out),
+            Lane::Bool => typed::<u8>(kind, x, len, rows, out),
         }
     }
 }
@@ -443,7 +538,7 @@ pub fn run(kernel: &Lowered, bases: Bases, threads: &Threads) {
         return run_turned(&bound, dim, threads);
     }
     // Rows long enough for a tile are walked one by one, others are walked across.
-    let by_row = !kernel.linear && kernel.dims.len() > 1 && inner >= 128;
+    let by_row = !kernel.linear && kernel.dims.len() > 1 && inner >= 128 && kernel.row_len == 1;
     let (units, unit) = if by_row {
         (kernel.numel / inner, inner)
     } else {
