@@ -262,13 +262,13 @@ WORK = dict(
 # In the parent: processes that take turns, and the table.
 
 
-def child(name, side, keep_memory=True, **env):
+def child(name, side, keep_memory=True, script=__file__, **env):
     """Runs one workload on one side in a process of its own; gives what it found."""
     env = {"OMP_NUM_THREADS": str(THREADS), "MKL_NUM_THREADS": str(THREADS), **os.environ, **env}
     if side == "torch" and keep_memory:
         env.update(KEEP_MEMORY)
     start = time.time()
-    command = [sys.executable, __file__, "--child", name, side]
+    command = [sys.executable, script, "--child", name, side]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
     if done.returncode:
         raise RuntimeError(f"{name} on {side} failed:\n{done.stderr[-3000:]}")
