@@ -47,6 +47,8 @@ fmt: $(BIN)/.tools ## format everything
 
 bench: develop ## the benchmarks, with PyTorch beside where it is importable
 	$(BIN)/python benchmarks/spine.py
+	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/dynamic.py
 
 develop: $(BIN)/.tools ## build the package into the virtual environment
 	$(BIN)/maturin develop --release --quiet

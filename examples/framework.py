@@ -1,0 +1,39 @@
+"""The framework the model runs on: GT, or PyTorch with GT_EXAMPLE_FRAMEWORK=pytorch.
+
+`train.py --pytorch` and `generate.py --pytorch` set the variable before they import the model.
+"""
+
+import os
+import sys
+
+PYTORCH = os.environ.get("GT_EXAMPLE_FRAMEWORK", "gt") == "pytorch"
+
+
+def choose(pytorch):
+    """Chooses the framework; to be called before the model is imported."""
+    global PYTORCH
+    PYTORCH = pytorch
+    os.environ["GT_EXAMPLE_FRAMEWORK"] = "pytorch" if pytorch else "gt"
+    assert "model" not in sys.modules, "the framework is chosen before the model is imported"
+
+
+def __getattr__(name):
+    if name == "lib":
+        if PYTORCH:
+            import torch as lib
+        else:
+            import gt as lib
+        return lib
+    if name == "nn":
+        return __getattr__("lib").nn
+    if name == "F":
+        return __getattr__("lib").nn.functional
+    raise AttributeError(name)
+
+
+def synchronize():
+    """Waits for the device, so that a clock may be read."""
+    if not PYTORCH:
+        __getattr__("lib").synchronize()
+    elif __getattr__("lib").cuda.is_available():
+        __getattr__("lib").cuda.synchronize()
