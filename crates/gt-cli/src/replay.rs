@@ -2,7 +2,7 @@
 
 use gt_ir::host::HostTensor;
 use gt_ir::{Error, Program, Result, bail};
-use gt_worker::backend::HostBytes;
+use gt_worker::backend::{Buffer, HostBytes, Plan};
 use gt_worker::backends;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,6 +17,9 @@ pub struct Args {
     /// Print the program's text form.
     #[arg(long)]
     text: bool,
+    /// Print how long each step of its plan takes, the best of this many runs.
+    #[arg(long, value_name = "RUNS")]
+    profile: Option<usize>,
 }
 
 /// The first bytes of a saved program.
@@ -103,7 +106,29 @@ pub fn run(args: Args) -> Result<i32> {
             program.outs[i].0, expected.ty
         );
     }
+    if let Some(runs) = args.profile {
+        profile(&*plan, &mut buffers, &program, runs)?;
+    }
     Ok(if wrong == 0 { 0 } else { 1 })
+}
+
+/// Prints the steps of a plan with the time each takes.
+fn profile(plan: &dyn Plan, buffers: &mut Vec<Buffer>, program: &Program, runs: usize) -> Result<()> {
+    let mut best: Vec<(String, f64)> = Vec::new();
+    for _ in 0..runs.max(1) {
+        let took = plan.profile(buffers, &program.slots).map_err(|e| e.error)?;
+        if best.is_empty() {
+            best = took;
+        } else {
+            best.iter_mut().zip(took).for_each(|(b, t)| b.1 = b.1.min(t.1));
+        }
+    }
+    let total: f64 = best.iter().map(|(_, t)| t).sum();
+    println!("{} steps, {:.1} us in all", best.len(), total * 1e6);
+    for (i, (what, seconds)) in best.iter().enumerate() {
+        println!("{:>9.1} us  {i}: {what}", seconds * 1e6);
+    }
+    Ok(())
 }
 
 /// The largest difference of two tensors, relative to the larger of 1 and the expected size.

@@ -4,6 +4,7 @@ use super::convert::{Lane, is_native, narrow, round, widen};
 use super::fold::{BLOCK, Folds, fold_list, fold_rows};
 use super::lower::{Do, From, LoadAt, Lowered, StoreAt};
 use super::math::Fast;
+use super::runs::{self, Range};
 use super::threads::Threads;
 use super::{convert, tile};
 use gt_compiler::Strides;
@@ -174,7 +175,7 @@ impl<'b, 'a> Tiles<'b, 'a> {
         // SAFETY: the place holds a tile of the widest elements, and a tile is `rows` rows.
         unsafe {
             for r in 0..rows {
-                gather(size, from.add(r * size), 0, to.add(r * kernel.row_len * size), kernel.row_len);
+                runs::fill(size, from.add(r * size), to.add(r * kernel.row_len * size), kernel.row_len);
             }
         }
         to
@@ -243,10 +244,7 @@ impl<'b, 'a> Tiles<'b, 'a> {
             } else {
                 let to = if native { tile } else { self.scratch.wrapping_add(load.raw_at) };
                 let at = base.wrapping_offset(self.position(&load.strides) * size as isize);
-                self.walk(dims, &load.strides, len, |moved, run, done| {
-                    let from = at.wrapping_offset(moved * size as isize);
-                    gather(size, from, inner, to.add(done * size), run);
-                });
+                runs::gather(&self.range(dims, &load.strides, len), size, at, to);
                 to as *const u8
             };
             self.regs[i] = if native {
@@ -280,11 +278,7 @@ impl<'b, 'a> Tiles<'b, 'a> {
                         from = raw;
                     }
                     let at = base.wrapping_offset(self.position(&store.strides) * size as isize);
-                    let inner = if dims == 0 { 0 } else { store.strides[dims - 1] };
-                    self.walk(dims, &store.strides, len, |moved, run, done| {
-                        let to = at.wrapping_offset(moved * size as isize);
-                        scatter(size, from.add(done * size), to, inner, run);
-                    });
+                    runs::scatter(&self.range(dims, &store.strides, len), size, from, at);
                 }
             }
         }
@@ -301,36 +295,10 @@ impl<'b, 'a> Tiles<'b, 'a> {
         if row { self.bound.kernel.row_dims } else { self.bound.kernel.dims.len() }
     }
 
-    /// Calls `f(moved, run, done)` for every stretch of the range along the innermost of the first `rank` dimensions:
-    /// how far it is from the first element of the range, its length, and how many elements came before.
+    /// The range of the tile, over the first `rank` dimensions.
     #[inline]
-    fn walk(&self, rank: usize, strides: &Strides, len: usize, mut f: impl FnMut(isize, usize, usize)) {
-        if rank == 0 {
-            return f(0, len, 0);
-        }
-        let dims = &self.bound.kernel.dims;
-        let last = rank - 1;
-        let mut at = self.coords.clone();
-        let (mut moved, mut done) = (0isize, 0);
-        loop {
-            let run = (dims[last] - at[last]).min(len - done);
-            f(moved, run, done);
-            done += run;
-            if done == len {
-                return;
-            }
-            moved -= at[last] as isize * strides[last];
-            at[last] = 0;
-            for d in (0..last).rev() {
-                at[d] += 1;
-                moved += strides[d];
-                if at[d] < dims[d] {
-                    break;
-                }
-                moved -= dims[d] as isize * strides[d];
-                at[d] = 0;
-            }
-        }
+    fn range<'r>(&'r self, rank: usize, strides: &'r Strides, len: usize) -> Range<'r> {
+        Range { dims: &self.bound.kernel.dims[..rank], strides, coords: &self.coords[..rank], len }
     }
 
     /// Fills a tile with `first + position * step`.
@@ -361,9 +329,13 @@ impl<'b, 'a> Tiles<'b, 'a> {
                 let at = offset + self.position(&load.strides);
                 let dims = self.dims(load.row);
                 let inner = if dims == 0 { 0 } else { load.strides[dims - 1] };
-                self.walk(dims, &load.strides, len, |moved, run, done| {
-                    for k in 0..run {
-                        put(dtype, element(at + moved + k as isize * inner), tile, done + k);
+                let mut done = 0;
+                self.range(dims, &load.strides, len).blocks(|moved, rows, step, run| {
+                    for r in 0..rows as isize {
+                        for k in 0..run {
+                            put(dtype, element(at + moved + r * step + k as isize * inner), tile, done + k);
+                        }
+                        done += run;
                     }
                 });
             }
@@ -442,7 +414,7 @@ unsafe fn splat(load: &LoadAt, from: *const u8, tile: *mut u8, n: usize, slots: 
             From::Num(x) => x.get(slots),
             From::Mem(_) => {
                 if load.raw {
-                    gather(size, from, 0, tile, n);
+                    runs::fill(size, from, tile, n);
                     return;
                 }
                 Scalar::read(load.dtype, std::slice::from_raw_parts(from, size))
@@ -451,68 +423,7 @@ unsafe fn splat(load: &LoadAt, from: *const u8, tile: *mut u8, n: usize, slots: 
         };
         put(load.dtype, x, tile, 0);
         let lane = Lane::of(load.dtype).size();
-        gather(lane, tile, 0, tile, n);
-    }
-}
-
-/// Copies `n` elements that lie `stride` apart into a packed run.
-#[inline]
-unsafe fn gather(size: usize, from: *const u8, stride: isize, to: *mut u8, n: usize) {
-    #[inline(always)]
-    unsafe fn typed<T: Copy>(from: *const T, stride: isize, to: *mut T, n: usize) {
-        // SAFETY: passed on from the caller.
-        unsafe {
-            match stride {
-                0 => {
-                    let x = *from;
-                    for k in 0..n {
-                        *to.add(k) = x;
-                    }
-                }
-                1 if n >= 16 => std::ptr::copy_nonoverlapping(from, to, n),
-                _ => {
-                    for k in 0..n {
-                        *to.add(k) = *from.offset(k as isize * stride);
-                    }
-                }
-            }
-        }
-    }
-    // SAFETY: passed on from the caller.
-    unsafe {
-        match size {
-            1 => typed(from, stride, to, n),
-            2 => typed(from as *const u16, stride, to as *mut u16, n),
-            4 => typed(from as *const u32, stride, to as *mut u32, n),
-            _ => typed(from as *const u64, stride, to as *mut u64, n),
-        }
-    }
-}
-
-/// Copies a packed run to `n` places that lie `stride` apart.
-#[inline]
-unsafe fn scatter(size: usize, from: *const u8, to: *mut u8, stride: isize, n: usize) {
-    #[inline(always)]
-    unsafe fn typed<T: Copy>(from: *const T, to: *mut T, stride: isize, n: usize) {
-        // SAFETY: passed on from the caller.
-        unsafe {
-            if stride == 1 && n >= 16 {
-                std::ptr::copy_nonoverlapping(from, to, n);
-                return;
-            }
-            for k in 0..n {
-                *to.offset(k as isize * stride) = *from.add(k);
-            }
-        }
-    }
-    // SAFETY: passed on from the caller.
-    unsafe {
-        match size {
-            1 => typed(from, to, stride, n),
-            2 => typed(from as *const u16, to as *mut u16, stride, n),
-            4 => typed(from as *const u32, to as *mut u32, stride, n),
-            _ => typed(from as *const u64, to as *mut u64, stride, n),
-        }
+        runs::fill(lane, tile, tile, n);
     }
 }
 

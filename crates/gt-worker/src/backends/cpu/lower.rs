@@ -397,7 +397,10 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
                 None => true,
             });
             let busy = copied.count() + inside.count().min(slots);
-            let tile = if busy == 0 { 4096 } else { (SCRATCH / (busy * widest)).clamp(256, 2048) / 64 * 64 };
+            // Short runs and rows pay for every tile, so there should be many in one.
+            let even = !by_rows && loads.iter().all(|l| l.linear || l.splat);
+            let (room, least) = if even { (SCRATCH, 256) } else { (4 * SCRATCH, 512) };
+            let tile = if busy == 0 { 4096 } else { (room / (busy * widest)).clamp(least, 2048) / 64 * 64 };
             let tile = tile.min(numel.next_multiple_of(64).max(64));
             if by_rows { (tile / row_len).max(1) * row_len } else { tile }
         }

@@ -12,6 +12,7 @@ mod matmul;
 mod memory;
 mod plan;
 mod rows;
+mod runs;
 mod threads;
 mod tile;
 

@@ -221,6 +221,19 @@ impl Plan for CpuPlan {
         Ok(outs)
     }
 
+    fn profile(&self, inputs: &mut Vec<Buffer>, slots: &[Slot]) -> Result<Vec<(String, f64)>, PlanError> {
+        let bound = self.bind(inputs).map_err(|error| PlanError { instr: None, error })?;
+        let scratch = bound.scratch.as_ref().map_or(std::ptr::null_mut(), |s| s.ptr());
+        let bases = Bases { ptrs: &bound.ptrs, slots };
+        let mut took = Vec::with_capacity(self.plan.steps.len());
+        for (i, step) in self.plan.steps.iter().enumerate() {
+            let start = std::time::Instant::now();
+            self.step(i, bases, scratch).map_err(|error| PlanError { instr: Some(step.instr), error })?;
+            took.push((step.work.to_string(), start.elapsed().as_secs_f64()));
+        }
+        Ok(took)
+    }
+
     fn reserve(&self) -> usize {
         self.reserve
     }
