@@ -12,6 +12,7 @@ mod matmul;
 mod memory;
 mod plan;
 mod rows;
+mod sort;
 mod threads;
 mod tile;
 
