@@ -22,7 +22,8 @@ pub fn rescue(
     let starts = program.structure.starts();
     let mut lost = vec![false; starts[starts.len() - 1] as usize];
     for _ in 0..TRIES {
-        let Some((structure, kept, outs)) = without(&program.structure, &starts, &mut lost, failed as usize) else {
+        let Some((structure, kept, outs)) = without(&program.structure, &starts, &mut lost, failed as usize)
+        else {
             return Vec::new();
         };
         let run = || {

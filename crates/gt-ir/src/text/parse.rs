@@ -455,9 +455,7 @@ impl Attrs<'_> {
             "TAKE" => Op::Take { dim: self.size("dim")? },
             "TAKEPUT" => Op::TakePut { dim: self.size("dim")?, mode: self.mode("mode")? },
             "SORT" => Op::Sort { dim: self.size("dim")?, descending: self.flag("descending")? },
-            "TOPK" => {
-                Op::TopK { dim: self.size("dim")?, k: self.size("k")?, largest: self.flag("largest")? }
-            }
+            "TOPK" => Op::TopK { dim: self.size("dim")?, k: self.size("k")?, largest: self.flag("largest")? },
             "SOFTMAX" => Op::Softmax { dim: self.size("dim")? },
             "LOGSOFTMAX" => Op::LogSoftmax { dim: self.size("dim")? },
             other => bail!(Value, "no op is called {other:?}"),

@@ -87,11 +87,11 @@ fn gradients(
 ) -> (Tape, Vec<Option<usize>>, Vec<Option<usize>>, Vec<Option<usize>>) {
     let mut tape = Tape::default();
     let (leaves, out) = record(&mut tape, sample);
-    let g: Vec<Option<usize>> =
-        cotangents.iter().map(|c| c.as_ref().map(|c| tape.leaf(c.clone()))).collect();
+    let g: Vec<Option<usize>> = cotangents.iter().map(|c| c.as_ref().map(|c| tape.leaf(c.clone()))).collect();
     let grads = if sample.op.differentiable() {
         let wanted: Vec<bool> = sample.args.iter().map(is_float).collect();
-        let mut grads = tape.vjp_of(out, &g, &wanted).unwrap_or_else(|e| panic!("{}: {e}", sample.describe()));
+        let mut grads =
+            tape.vjp_of(out, &g, &wanted).unwrap_or_else(|e| panic!("{}: {e}", sample.describe()));
         grads.resize(leaves.len(), None);
         grads
     } else {
