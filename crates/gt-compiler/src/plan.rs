@@ -157,6 +157,15 @@ pub enum Work {
         x: Tensor,
         out: u32,
     },
+    /// The first `k` elements along `dim` in order, equals in theirs, and where they were.
+    Sort {
+        dim: usize,
+        descending: bool,
+        k: usize,
+        x: Tensor,
+        values: u32,
+        indices: u32,
+    },
     Softmax {
         log: bool,
         dim: usize,
@@ -315,7 +324,10 @@ impl Step {
                 f(index.storage);
                 f(src.storage);
             }
-            Work::ArgReduce { x, .. } | Work::Scan { x, .. } | Work::Softmax { x, .. } => f(x.storage),
+            Work::ArgReduce { x, .. }
+            | Work::Scan { x, .. }
+            | Work::Sort { x, .. }
+            | Work::Softmax { x, .. } => f(x.storage),
         }
     }
 
@@ -338,6 +350,10 @@ impl Step {
             | Work::ArgReduce { out, .. }
             | Work::Scan { out, .. }
             | Work::Softmax { out, .. } => f(*out),
+            Work::Sort { values, indices, .. } => {
+                f(*values);
+                f(*indices);
+            }
         }
     }
 }

@@ -185,6 +185,16 @@ impl Schedule<'_> {
                 let x = self.packed(val(0));
                 Work::Scan { kind: *kind, dim: *dim, x, out: self.made(n) }
             }
+            Op::Sort { dim, descending } => {
+                let (x, k) = (self.packed(val(0)), node.ty.shape[*dim]);
+                let (values, indices) = (self.made(n), self.made(n + 1));
+                Work::Sort { dim: *dim, descending: *descending, k, x, values, indices }
+            }
+            Op::TopK { dim, k, largest } => {
+                let x = self.packed(val(0));
+                let (values, indices) = (self.made(n), self.made(n + 1));
+                Work::Sort { dim: *dim, descending: *largest, k: *k, x, values, indices }
+            }
             Op::Softmax { dim } | Op::LogSoftmax { dim } => {
                 let log = matches!(structure.instrs[node.instr as usize].op, Op::LogSoftmax { .. });
                 let x = self.packed(val(0));

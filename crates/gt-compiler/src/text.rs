@@ -113,6 +113,10 @@ impl fmt::Display for Work {
             }
             Work::ArgReduce { kind, dim, x, out } => write!(f, "s{out} = arg{kind:?} dim {dim} {x}"),
             Work::Scan { kind, dim, x, out } => write!(f, "s{out} = scan {kind:?} dim {dim} {x}"),
+            Work::Sort { dim, descending, k, x, values, indices } => {
+                let order = if *descending { "descending" } else { "ascending" };
+                write!(f, "s{values}, s{indices} = first {k} {order} dim {dim} {x}")
+            }
             Work::Softmax { log, dim, x, out } => {
                 write!(f, "s{out} = {}softmax dim {dim} {x}", if *log { "log" } else { "" })
             }

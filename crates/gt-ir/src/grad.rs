@@ -55,6 +55,7 @@ impl Op {
                 ScatterMode::Set | ScatterMode::Add => ARG1,
                 ScatterMode::Max => Needs { args: 7, outs: true },
             },
+            Op::Sort { .. } | Op::TopK { .. } => OUT,
             Op::Softmax { .. } | Op::LogSoftmax { .. } => OUT,
         }
     }
@@ -77,8 +78,16 @@ impl Op {
     }
 }
 
-/// Gradients of the operands that `wanted` marks, given the gradient `g` of the result.
-pub fn vjp<B: Build>(b: &mut B, op: &Op, s: &Saved<B::V>, g: &B::V, wanted: &[bool]) -> Result<Grads<B::V>> {
+/// Gradients of the operands that `wanted` marks, given those of the results; a missing one is zero.
+pub fn vjp<B: Build>(
+    b: &mut B,
+    op: &Op,
+    s: &Saved<B::V>,
+    grads: &[Option<B::V>],
+    wanted: &[bool],
+) -> Result<Grads<B::V>> {
+    // All but a few ops have one result, or one that is differentiable.
+    let Some(Some(g)) = grads.first() else { return Ok(SmallVec::from_elem(None, s.args.len())) };
     let want = |i: usize| wanted.get(i).copied().unwrap_or(false);
     let one = |x: Option<B::V>| -> Result<Grads<B::V>> { Ok(smallvec![x]) };
     match op {
@@ -189,6 +198,12 @@ pub fn vjp<B: Build>(b: &mut B, op: &Op, s: &Saved<B::V>, g: &B::V, wanted: &[bo
         }
         Op::Scatter { dim, mode } => scatter_grad(b, op, Op::Gather { dim: *dim }, *mode, s, g, want(2)),
         Op::TakePut { dim, mode } => scatter_grad(b, op, Op::Take { dim: *dim }, *mode, s, g, want(2)),
+        Op::Sort { dim, .. } | Op::TopK { dim, .. } => {
+            let zeros = b.full(&s.ty(0)?.clone(), 0.0)?;
+            let add = Op::Scatter { dim: *dim, mode: ScatterMode::Add };
+            let d = b.emit(add, smallvec![(&zeros).into(), s.out(1)?.into(), g.into()])?;
+            one(Some(d))
+        }
         Op::Softmax { dim } => {
             let y = s.out(0)?;
             let gy = b.mul(g, y)?;

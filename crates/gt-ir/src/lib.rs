@@ -27,7 +27,7 @@ pub use dtype::{DType, Kind};
 pub use elementwise::{Binary, Needs, Unary};
 pub use error::{Error, Result};
 pub use host::HostTensor;
-pub use infer::{ArgTy, infer};
+pub use infer::{ArgTy, Types, infer, infer_all};
 pub use layout::Layout;
 pub use op::{ArgKind, Dist, Op, ReduceKind, ScanKind, ScatterMode, View};
 pub use program::{Arg, Args, Input, Instr, Program, Slot, Structure, TensorId};

@@ -130,6 +130,10 @@ pub enum Op {
     Take { dim: usize },
     /// (base, index, src). Writes what `Take` with the same index would read.
     TakePut { dim: usize, mode: ScatterMode },
+    /// (x) -> (values, indices). Stable along one dimension; NaN counts as the largest.
+    Sort { dim: usize, descending: bool },
+    /// (x) -> (values, indices). The first `k` of what `Sort` gives, descending if `largest`.
+    TopK { dim: usize, k: usize, largest: bool },
 
     /// (x). Composite; rounds once.
     Softmax { dim: usize },
@@ -169,8 +173,19 @@ impl Op {
             Op::Scatter { .. } => "SCATTER",
             Op::Take { .. } => "TAKE",
             Op::TakePut { .. } => "TAKEPUT",
+            Op::Sort { .. } => "SORT",
+            Op::TopK { .. } => "TOPK",
             Op::Softmax { .. } => "SOFTMAX",
             Op::LogSoftmax { .. } => "LOGSOFTMAX",
+        }
+    }
+
+    /// How many results an instruction of this op with `args` operands has. Its values are numbered in a row.
+    #[inline]
+    pub fn results(&self, _args: usize) -> usize {
+        match self {
+            Op::Sort { .. } | Op::TopK { .. } => 2,
+            _ => 1,
         }
     }
 

@@ -161,6 +161,8 @@ pub fn samples(seed: u64) -> Vec<Sample> {
                 s.push(Op::Take { dim }, vec![x, index]);
             }),
             Op::TakePut { .. } => take_put(&mut s),
+            Op::Sort { .. } => sort(&mut s, |dim, _, descending| Op::Sort { dim, descending }),
+            Op::TopK { .. } => sort(&mut s, |dim, k, largest| Op::TopK { dim, k, largest }),
             Op::Softmax { .. } => softmax(&mut s, |dim| Op::Softmax { dim }),
             Op::LogSoftmax { .. } => softmax(&mut s, |dim| Op::LogSoftmax { dim }),
         }
@@ -514,6 +516,27 @@ fn take_put(s: &mut Samples) {
                 },
             );
         }
+    }
+}
+
+fn sort(s: &mut Samples, op: impl Fn(usize, usize, bool) -> Op) {
+    let cases: [(Shape, usize, usize); 6] = [
+        ([6].into(), 0, 4),
+        ([1].into(), 0, 1),
+        ([3, 5].into(), 1, 2),
+        ([4, 3].into(), 0, 4),
+        ([2, 5, 3].into(), 1, 3),
+        ([0, 4].into(), 1, 0),
+    ];
+    for reversed in [false, true] {
+        s.each(
+            |_| true,
+            &cases,
+            |s, dtype, (shape, dim, k)| {
+                let x = s.val(dtype, &shape, WIDE);
+                s.push(op(dim, k, reversed), vec![x]);
+            },
+        );
     }
 }
 

@@ -7,7 +7,7 @@ use crate::host::{HostTensor, close, tolerance};
 use crate::infer::view_shape;
 use crate::op::{ArgKind, Dist, Op, ReduceKind, ScanKind, View};
 use crate::program::{Arg, Args, Input, Instr, Slot, Structure};
-use crate::reference::{RefArg, eval};
+use crate::reference::{RefArg, eval_all};
 use crate::{DType, Ints, Kind, Scalar, Shape, Ty};
 use std::sync::Arc;
 
@@ -139,7 +139,7 @@ impl Maker {
         if dtype.is_float() && self.rng.one_in(4) { self.rng.pick(&[0.0, 1.0, 0.5, 2.0]).into() } else { x }
     }
 
-    /// Appends an instruction if its result is finite, small and well conditioned, and gives its value.
+    /// Appends an instruction if its results are finite, small and well conditioned, and gives the first.
     fn emit(&mut self, op: Op, given: Vec<Given>) -> Option<u32> {
         let run = |values: &[HostTensor]| {
             let args: Vec<RefArg> = given
@@ -150,30 +150,33 @@ impl Maker {
                     Given::Data(bytes) => RefArg::Data(bytes),
                 })
                 .collect();
-            eval(&op, &args).ok()
+            eval_all(&op, &args).ok()
         };
-        let value = run(&self.values)?;
-        if value.numel() > MAX_NUMEL || self.values.len() > 4000 {
+        let values = run(&self.values)?;
+        if values.iter().any(|v| v.numel() > MAX_NUMEL) || self.values.len() > 4000 {
             return None;
         }
         let mut shaken = run(&self.shaken)?;
-        if value.ty.dtype.is_float() {
+        for (value, shaken) in values.iter().zip(&mut shaken).filter(|(v, _)| v.ty.dtype.is_float()) {
             if value.to_f64s().iter().any(|x| !x.is_finite() || x.abs() > MAX_FLOAT) {
                 return None;
             }
             if rounds(&op) {
-                self.shake(&mut shaken);
+                self.shake(shaken);
             }
         }
         let exact = |arg: &Given| match arg {
             Given::Val(v) => self.values[*v as usize] == self.shaken[*v as usize],
             Given::Num(_) | Given::Data(_) => true,
         };
-        if (jumps(&op) || !value.ty.dtype.is_float()) && !given.iter().all(exact) {
+        let stepped = values.iter().any(|v| !v.ty.dtype.is_float());
+        if (jumps(&op) || stepped) && !given.iter().all(exact) {
             return None;
         }
-        let (rtol, atol) = tolerance(value.ty.dtype);
-        close(&value, &shaken, 2.0 * rtol, 2.0 * atol).ok()?;
+        for (value, shaken) in values.iter().zip(&shaken) {
+            let (rtol, atol) = tolerance(value.ty.dtype);
+            close(value, shaken, 2.0 * rtol, 2.0 * atol).ok()?;
+        }
 
         let mut args = Args::new();
         for (i, arg) in given.into_iter().enumerate() {
@@ -195,9 +198,10 @@ impl Maker {
             self.slots.push(slot);
         }
         self.structure.instrs.push(Instr { op, args });
-        self.values.push(value);
-        self.shaken.push(shaken);
-        Some(self.values.len() as u32 - 1)
+        let first = self.values.len() as u32;
+        self.values.extend(values);
+        self.shaken.extend(shaken);
+        Some(first)
     }
 
     /// Moves every element by about a unit in the last place.
@@ -376,6 +380,14 @@ impl Maker {
                 let mode = self.rng.pick(&MODES);
                 self.emit(Op::TakePut { dim, mode }, vec![Given::Val(x), Given::Val(index), Given::Val(src)])
             }
+            Op::Sort { .. } if rank > 0 => {
+                self.emit(Op::Sort { dim, descending: keepdim }, vec![Given::Val(x)])
+            }
+            Op::TopK { .. } if rank > 0 => {
+                let k = self.rng.below(shape[dim] + 1);
+                self.emit(Op::TopK { dim, k, largest: keepdim }, vec![Given::Val(x)])
+            }
+            Op::Sort { .. } | Op::TopK { .. } => None,
             Op::Softmax { .. } => self.emit(Op::Softmax { dim }, vec![Given::Val(x)]),
             Op::LogSoftmax { .. } => self.emit(Op::LogSoftmax { dim }, vec![Given::Val(x)]),
         }
@@ -483,7 +495,7 @@ fn jumps(op: &Op) -> bool {
             matches!(op, Unary::Sign | Unary::Floor | Unary::Ceil | Unary::Round | Unary::Trunc)
         }
         Op::Binary(op) => matches!(op, Binary::FloorDiv | Binary::Rem) || op.gives() == Gives::Bool,
-        Op::ArgReduce { .. } => true,
+        Op::ArgReduce { .. } | Op::Sort { .. } | Op::TopK { .. } => true,
         Op::Cast(to) => !to.is_float(),
         Op::Full { .. }
         | Op::Arange { .. }
@@ -528,6 +540,8 @@ fn rounds(op: &Op) -> bool {
         | Op::Put { .. }
         | Op::ArgReduce { .. }
         | Op::Gather { .. }
-        | Op::Take { .. } => false,
+        | Op::Take { .. }
+        | Op::Sort { .. }
+        | Op::TopK { .. } => false,
     }
 }

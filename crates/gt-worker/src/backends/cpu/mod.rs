@@ -13,6 +13,7 @@ mod memory;
 mod plan;
 mod rows;
 mod runs;
+mod sort;
 mod threads;
 mod tile;
 

@@ -5,7 +5,7 @@ use super::kernel::{self, Bases, tasks};
 use super::lower::{FoldOrder, Lowered, lower};
 use super::memory::{Block, CpuMemory, Pool};
 use super::threads::{Ptr, Threads};
-use super::{cpu_memory, index, matmul, rows};
+use super::{cpu_memory, index, matmul, rows, sort};
 use crate::backend::{Buffer, Plan, PlanError};
 use gt_compiler::{Place, Work};
 use gt_ir::{Error, Op, Slot, Structure, philox};
@@ -141,6 +141,9 @@ impl CpuPlan {
             }
             Work::ArgReduce { kind, dim, x, out } => rows::arg_reduce(*kind, *dim, x, *out, bases, threads),
             Work::Scan { kind, dim, x, out } => rows::scan(*kind, *dim, x, *out, bases, threads),
+            Work::Sort { dim, descending, k, x, values, indices } => {
+                sort::sort((*dim, *descending, *k), x, [*values, *indices], bases, threads)
+            }
             Work::Softmax { log, dim, x, out } => rows::softmax(*log, *dim, x, *out, bases, threads),
         }
         Ok(())
