@@ -1,5 +1,6 @@
 //! The cpu backend: plans interpreted tile by tile, on all cores.
 
+pub mod attention;
 mod convert;
 mod fold;
 mod halves;
@@ -11,10 +12,11 @@ mod math;
 mod matmul;
 mod memory;
 mod plan;
+mod product;
 mod rows;
 mod runs;
 mod sort;
-mod threads;
+pub mod threads;
 mod tile;
 
 use crate::backend::{Backend, Buffer, HostBytes, Plan};

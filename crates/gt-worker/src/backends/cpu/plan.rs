@@ -109,7 +109,7 @@ impl CpuPlan {
                 let name = self.structure.instrs[step.instr as usize].op.text();
                 return index::check_nonzero(divisor, *dtype, name, bases);
             }
-            Work::Matmul(mm) => matmul::run(mm, bases, threads, scratch),
+            Work::Matmul(mm) => matmul::run(mm, bases, threads, scratch, None),
             Work::Random { dist, dtype, len, key, offset, out } => {
                 let (key, offset) = (key.get(bases.slots).as_i64(), offset.get(bases.slots).as_i64());
                 let size = dtype.size();
