@@ -1,8 +1,8 @@
 //! `gt replay`: a saved program runs again, on any backend, and its numbers are compared with the reference's.
 
 use gt_ir::host::HostTensor;
-use gt_ir::{Error, Program, Result, bail};
-use gt_worker::backend::{Buffer, HostBytes, Plan};
+use gt_ir::{Error, Program, Result, Ty, bail};
+use gt_worker::backend::HostBytes;
 use gt_worker::backends;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -70,6 +70,9 @@ pub fn run(args: Args) -> Result<i32> {
             Ok(HostTensor { ty: ty.clone(), data: data.to_vec() })
         })
         .collect::<Result<_>>()?;
+    if let Some(runs) = args.profile {
+        return profile(&args.backend, &program, &types, &inputs, runs);
+    }
     let expected = gt_ir::reference::run(&program.structure, &hosts, &program.slots)
         .map_err(|(instr, e)| e.map_message(|m| format!("instruction {instr} on the reference: {m}")))?;
     let backend = backends::open(&args.backend, None)?;
@@ -106,17 +109,26 @@ pub fn run(args: Args) -> Result<i32> {
             program.outs[i].0, expected.ty
         );
     }
-    if let Some(runs) = args.profile {
-        profile(&*plan, &mut buffers, &program, runs)?;
-    }
     Ok(if wrong == 0 { 0 } else { 1 })
 }
 
-/// Prints the steps of a plan with the time each takes.
-fn profile(plan: &dyn Plan, buffers: &mut Vec<Buffer>, program: &Program, runs: usize) -> Result<()> {
+/// Prints the steps of a program's plan with the time each takes.
+fn profile(
+    backend: &str,
+    program: &Program,
+    types: &[Ty],
+    inputs: &[Arc<Vec<u8>>],
+    runs: usize,
+) -> Result<i32> {
+    let backend = backends::open(backend, None)?;
+    let plan = backend.compile(&program.structure, types)?;
+    let mut buffers = Vec::new();
+    for (ty, data) in types.iter().zip(inputs) {
+        buffers.push(backend.upload(ty, HostBytes::Owned(data.clone()))?);
+    }
     let mut best: Vec<(String, f64)> = Vec::new();
     for _ in 0..runs.max(1) {
-        let took = plan.profile(buffers, &program.slots).map_err(|e| e.error)?;
+        let took = plan.profile(&mut buffers, &program.slots).map_err(|e| e.error)?;
         if best.is_empty() {
             best = took;
         } else {
@@ -128,7 +140,7 @@ fn profile(plan: &dyn Plan, buffers: &mut Vec<Buffer>, program: &Program, runs: 
     for (i, (what, seconds)) in best.iter().enumerate() {
         println!("{:>9.1} us  {i}: {what}", seconds * 1e6);
     }
-    Ok(())
+    Ok(0)
 }
 
 /// The largest difference of two tensors, relative to the larger of 1 and the expected size.

@@ -253,8 +253,8 @@ impl Schedule<'_> {
         let node = &graph.nodes[n as usize];
         let shape = &node.ty.shape;
         let rank = shape.len();
-        let batch: Shape = shape[..rank - 2].into();
-        let (m, cols) = (shape[rank - 2], shape[rank - 1]);
+        let mut batch: Shape = shape[..rank - 2].into();
+        let (mut m, cols) = (shape[rank - 2], shape[rank - 1]);
         let mut k = 0;
         let mut side = |s: &mut Self, arg: Use, transposed: bool, left: bool| {
             let Use::Val(r) = arg else { unreachable!("checked by the type rule") };
@@ -264,7 +264,7 @@ impl Schedule<'_> {
                 t.shape.swap(last - 1, last);
                 t.map.strides.swap(last - 1, last);
             }
-            let mut to = batch.clone();
+            let mut to: Shape = shape[..rank - 2].into();
             to.extend_from_slice(&t.shape[t.shape.len() - 2..]);
             if left {
                 k = to[rank - 1];
@@ -273,14 +273,38 @@ impl Schedule<'_> {
             t.shape = to;
             t
         };
-        let a = side(self, node.args[0], ta, true);
-        let b = side(self, node.args[1], tb, false);
-        let bias = node.args.get(2).map(|&arg| {
+        let mut a = side(self, node.args[0], ta, true);
+        let mut b = side(self, node.args[1], tb, false);
+        let mut bias = node.args.get(2).map(|&arg| {
             let Use::Val(r) = arg else { unreachable!("checked by the type rule") };
             let t = self.tensor(r);
             let map = t.map.expanded(&t.shape, shape);
             Tensor { shape: shape.clone(), map, ..t }
         });
+        // Batches that share their right side are more rows of the left one.
+        while let Some(&count) = batch.last() {
+            let at = batch.len() - 1;
+            let taller = |t: &Tensor| {
+                let mut to = t.shape.clone();
+                to.remove(at);
+                to[at] *= count;
+                let map = t.map.reshaped(&t.shape, &to)?;
+                Some(Tensor { map, shape: to, ..t.clone() })
+            };
+            if m == 0 || count == 0 || (count > 1 && b.map.strides[at] != 0) {
+                break;
+            }
+            let (Some(tall), Some(added)) =
+                (taller(&a), bias.as_ref().map(taller).map_or(Some(None), |b| b.map(Some)))
+            else {
+                break;
+            };
+            (a, bias) = (tall, added);
+            b.shape.remove(at);
+            b.map.strides.remove(at);
+            batch.pop();
+            m *= count;
+        }
         let out = self.made(n);
         Work::Matmul(Box::new(Matmul { batch, m, n: cols, k, a, b, bias, out }))
     }

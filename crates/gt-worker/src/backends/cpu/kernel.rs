@@ -134,11 +134,11 @@ impl<'b, 'a> Tiles<'b, 'a> {
                         fold_lane(*kind, op.lane, at, kernel.row_len, rows, out);
                     }
                     Do::Binary(row)
-                        if op.lane == Lane::F32 && op.spread != [false; 3] && self.long_rows() =>
+                        if op.lane == Lane::F32 && op.by != (false, false) && self.long_rows(op) =>
                     {
                         let at = |k: usize| self.regs[op.args[k] as usize] as *const u8;
-                        let by = (op.spread[0], op.spread[1]);
-                        tile::binary_by_row(*row, by, at(0), at(1), out, kernel.row_len, rows);
+                        let (len, rows) = if op.rowwise { (kernel.row_len, rows) } else { (len, 1) };
+                        tile::binary_by_row(*row, op.by, at(0), at(1), out, len, rows);
                     }
                     Do::Unary(row) => tile::unary(*row, op.lane, arg(0), out, len),
                     Do::Binary(row) => tile::binary(*row, op.lane, arg(0), arg(1), out, len),
@@ -158,10 +158,10 @@ impl<'b, 'a> Tiles<'b, 'a> {
         }
     }
 
-    /// Rows long enough to be taken one by one.
+    /// Rows long enough to be taken one by one, or one for the whole tile.
     #[inline]
-    fn long_rows(&self) -> bool {
-        self.bound.kernel.row_len >= 64
+    fn long_rows(&self, op: &super::lower::Op) -> bool {
+        !op.rowwise || self.bound.kernel.row_len >= 64
     }
 
     /// Lays operand `k`, one value per row, out for all elements of the rows.

@@ -75,6 +75,9 @@ pub struct Op {
     pub args: [u16; 3],
     /// Operands with one value per row, of an op with one per element.
     pub spread: [bool; 3],
+    /// Operands of a binary op that are one value for a row, or for the whole tile if not `rowwise`.
+    pub by: (bool, bool),
+    pub rowwise: bool,
     /// One value per row.
     pub row: bool,
     pub out: u16,
@@ -340,6 +343,8 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
             Calc::Cast => Do::Cast,
             Calc::Fold(kind) => Do::Fold(kind),
         };
+        let splat =
+            |k: usize| code.args.get(k).is_some_and(|&a| (a as usize) < nloads && loads[a as usize].splat);
         let mut spread = [false; 3];
         if !code.row {
             for (k, &arg) in code.args.iter().enumerate() {
@@ -367,6 +372,8 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
             lane,
             dtype: code.dtype,
             args,
+            rowwise: spread != [false; 3],
+            by: if spread == [false; 3] { (splat(0), splat(1)) } else { (spread[0], spread[1]) },
             spread,
             row: code.row,
             out: out as u16,
