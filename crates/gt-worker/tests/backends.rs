@@ -157,7 +157,7 @@ fn same_bits(seed: u64, what: &str, a: &[HostTensor], b: &[HostTensor]) {
 fn fusion_and_threads_never_change_a_bit() {
     let fused = CpuBackend::new(Some(1));
     let threads = CpuBackend::new(Some(3));
-    let unfused = CpuBackend::with_options(Some(1), CompileOptions { fuse: false });
+    let unfused = CpuBackend::with_options(Some(1), CompileOptions { fuse: false, ..Default::default() });
     programs(40, |seed, p| {
         let structure = Arc::new(p.structure.clone());
         let a = run(&fused, &structure, &p.inputs, &p.slots).unwrap();
@@ -214,7 +214,7 @@ fn large_tensors_give_the_same_bits_on_any_number_of_threads() {
         let one = run(&CpuBackend::new(Some(1)), &s, std::slice::from_ref(&x), &[]).unwrap();
         let many = run(&CpuBackend::new(Some(3)), &s, std::slice::from_ref(&x), &[]).unwrap();
         same_bits(rows as u64, "1 thread and 3", &one, &many);
-        let unfused = CpuBackend::with_options(Some(2), CompileOptions { fuse: false });
+        let unfused = CpuBackend::with_options(Some(2), CompileOptions { fuse: false, ..Default::default() });
         let apart = run(&unfused, &s, std::slice::from_ref(&x), &[]).unwrap();
         same_bits(rows as u64, "fused and unfused", &one, &apart);
         let exact: f64 = x.to_f64s().iter().map(|x| x.exp() * x).sum();
