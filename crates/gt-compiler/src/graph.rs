@@ -341,7 +341,16 @@ impl Builder<'_> {
             | Op::Sort { .. }
             | Op::TopK { .. }
             | Op::Softmax { .. }
-            | Op::LogSoftmax { .. } => self.whole(What::Other, i, ty, args),
+            | Op::LogSoftmax { .. }
+            | Op::Attention { .. }
+            | Op::AttentionGrad { .. } => self.whole(What::Other, i, ty, args),
+            Op::RmsNorm { .. }
+            | Op::LayerNorm { .. }
+            | Op::CrossEntropy
+            | Op::Sgd { .. }
+            | Op::Adam { .. } => {
+                bail!(Value, "{}: a composite that is no step was not expanded", op.text())
+            }
         };
         Ok(made)
     }

@@ -296,16 +296,47 @@ fn infer_any(op: &Op, args: &[ArgTy]) -> Result<Ty> {
             }
             base.clone()
         }
-        Op::Sort { .. } | Op::TopK { .. } => several::infer(op, args)?.swap_remove(0),
+        Op::Sort { .. }
+        | Op::TopK { .. }
+        | Op::CrossEntropy
+        | Op::Attention { .. }
+        | Op::AttentionGrad { .. }
+        | Op::Sgd { .. }
+        | Op::Adam { .. } => several::infer(op, args)?.swap_remove(0),
+        Op::RmsNorm { dims } => {
+            if args.len() != 3 {
+                count(2)?;
+            }
+            num(1)?;
+            let x = val(0)?;
+            norm_fits(name, *dims, x)?;
+            if args.len() > 2 {
+                affine_fits(name, "weight", *dims, x, val(2)?)?;
+            }
+            x.clone()
+        }
+        Op::LayerNorm { dims } => {
+            if !(3..=4).contains(&args.len()) {
+                count(2)?;
+            }
+            num(1)?;
+            let x = val(0)?;
+            norm_fits(name, *dims, x)?;
+            if args.len() > 2 {
+                affine_fits(name, "weight", *dims, x, val(2)?)?;
+            }
+            if args.len() > 3 {
+                affine_fits(name, "bias", *dims, x, val(3)?)?;
+            }
+            x.clone()
+        }
         Op::Softmax { dim } | Op::LogSoftmax { dim } => {
             count(1)?;
             let x = val(0)?;
             if !x.shape.is_empty() {
                 dim_in(name, *dim, &x.shape)?;
             }
-            if !x.dtype.is_float() {
-                bail!(Type, "{name}: expected a floating-point tensor, got {}", x.dtype);
-            }
+            float(name, x)?;
             x.clone()
         }
     };
@@ -349,6 +380,40 @@ pub fn view_shape(name: &str, view: &View, x: &Shape) -> Result<Shape> {
             shape
         }
     })
+}
+
+fn float(name: &str, x: &Ty) -> Result<()> {
+    if !x.dtype.is_float() {
+        bail!(Type, "{name}: expected a floating-point tensor, got {}", x.dtype);
+    }
+    Ok(())
+}
+
+fn norm_fits(name: &str, dims: usize, x: &Ty) -> Result<()> {
+    float(name, x)?;
+    if dims == 0 || dims > x.shape.len() {
+        bail!(
+            Runtime,
+            "{name}: expected at least {} dimensions to normalize, got shape {}",
+            dims.max(1),
+            x.shape
+        );
+    }
+    Ok(())
+}
+
+fn affine_fits(name: &str, what: &str, dims: usize, x: &Ty, w: &Ty) -> Result<()> {
+    same_dtype(name, x.dtype, w.dtype)?;
+    let shape = &x.shape[x.shape.len() - dims..];
+    if w.shape[..] != *shape {
+        bail!(
+            Runtime,
+            "{name}: expected {what} to be of the normalized shape {}, got {}",
+            Shape::from(shape),
+            w.shape
+        );
+    }
+    Ok(())
 }
 
 fn pair(name: &str, a: ArgTy, b: ArgTy) -> Result<(DType, Shape)> {

@@ -295,6 +295,31 @@ pub fn legal(op: &Op, args: &[ArgTy], outs: &[Ty]) -> Vec<Rule> {
                 }
             }
         }
+        Op::RmsNorm { dims } | Op::LayerNorm { dims } => {
+            for d in 0..out.shape.len().saturating_sub(*dims) {
+                r.add(Split(d), |i, _| if i == 0 { Split(d) } else { Whole });
+            }
+        }
+        Op::CrossEntropy => (0..out.shape.len()).for_each(|d| r.add(Split(d), |_, _| Split(d))),
+        Op::Attention { causal } => {
+            attention_rules(&mut r, 4);
+            if let (false, Some(q)) = (*causal, shape_of(0)) {
+                // Rows of the query on their own.
+                let row = q.len() - 2;
+                let scores = scores_shape(args);
+                r.add(Split(row), |i, ty| match i {
+                    0 => Split(row),
+                    4 => aligned(&ty.shape, &scores, row),
+                    _ => Whole,
+                });
+            }
+        }
+        Op::AttentionGrad { .. } => attention_rules(&mut r, 7),
+        // Parameters are updated element by element: all of them split along their first dimension.
+        Op::Sgd { .. } | Op::Adam { .. } => {
+            let first = |ty: &Ty| if ty.shape.is_empty() { Whole } else { Split(0) };
+            r.add_all(outs.iter().map(first).collect(), |_, ty| first(ty));
+        }
         Op::Sort { dim, .. } | Op::TopK { dim, .. } | Op::Softmax { dim } | Op::LogSoftmax { dim } => {
             for d in (0..out.shape.len()).filter(|d| d != dim) {
                 r.add(Split(d), |_, _| Split(d));
@@ -302,6 +327,27 @@ pub fn legal(op: &Op, args: &[ArgTy], outs: &[Ty]) -> Vec<Rule> {
         }
     }
     r.list
+}
+
+/// The shape of an attention's scores.
+fn scores_shape(args: &[ArgTy]) -> Shape {
+    match args {
+        [ArgTy::Val(q), ArgTy::Val(k), ..] => {
+            let rank = q.shape.len();
+            q.shape[..rank - 1].iter().copied().chain([k.shape[rank - 2]]).collect()
+        }
+        _ => Shape::scalar(),
+    }
+}
+
+/// Batches on their own, and heads where every query head has a key head of its own. `mask` is where the mask is.
+fn attention_rules(r: &mut Rules, mask: usize) {
+    let [ArgTy::Val(q), ArgTy::Val(k), ..] = r.args else { return };
+    let (rank, scores) = (q.shape.len(), scores_shape(r.args));
+    let same_heads = q.shape[rank - 3] == k.shape[rank - 3];
+    for d in 0..rank - 3 + same_heads as usize {
+        r.add(Split(d), |i, ty| if i == mask { aligned(&ty.shape, &scores, d) } else { Split(d) });
+    }
 }
 
 /// Which elementwise ops of two operands are linear in one of them or both.
@@ -468,7 +514,14 @@ pub fn localize(op: &Op, rule: &Rule, args: &[ArgTy], part: Part) -> Result<Loca
         | Op::Sort { .. }
         | Op::TopK { .. }
         | Op::Softmax { .. }
-        | Op::LogSoftmax { .. } => op.clone(),
+        | Op::LogSoftmax { .. }
+        | Op::RmsNorm { .. }
+        | Op::LayerNorm { .. }
+        | Op::CrossEntropy
+        | Op::Attention { .. }
+        | Op::AttentionGrad { .. }
+        | Op::Sgd { .. }
+        | Op::Adam { .. } => op.clone(),
     };
     Ok(Local { op: local, args: (0..args.len()).map(LocalArg::Own).collect() })
 }

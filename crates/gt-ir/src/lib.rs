@@ -4,6 +4,7 @@
 //! (`reference`), its layouts and its samples. Everything that lists ops is derived from these.
 
 pub mod build;
+pub mod composite;
 pub mod dtype;
 pub mod elementwise;
 pub mod env;

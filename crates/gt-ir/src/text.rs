@@ -57,6 +57,24 @@ fn attrs(op: &Op) -> Vec<(&'static str, Attr)> {
         Op::Pad { lo, hi } => vec![("lo", ints(lo)), ("hi", ints(hi))],
         Op::Concat { dim } | Op::Gather { dim } | Op::Take { dim } => vec![("dim", int(*dim))],
         Op::Softmax { dim } | Op::LogSoftmax { dim } => vec![("dim", int(*dim))],
+        Op::RmsNorm { dims } | Op::LayerNorm { dims } => vec![("last", int(*dims))],
+        Op::CrossEntropy => vec![],
+        Op::Attention { causal } | Op::AttentionGrad { causal } => vec![("causal", Attr::Flag(*causal))],
+        Op::Sgd { momentum, first, dampened, nesterov, maximize, decay } => [
+            ("momentum", momentum),
+            ("first", first),
+            ("dampened", dampened),
+            ("nesterov", nesterov),
+            ("maximize", maximize),
+            ("decay", decay),
+        ]
+        .map(|(name, on)| (name, Attr::Flag(*on)))
+        .to_vec(),
+        Op::Adam { decoupled, amsgrad, maximize, decay } => {
+            [("decoupled", decoupled), ("amsgrad", amsgrad), ("maximize", maximize), ("decay", decay)]
+                .map(|(name, on)| (name, Attr::Flag(*on)))
+                .to_vec()
+        }
         Op::Flip { dims } => vec![("dims", ints(dims))],
         Op::Put { path } => vec![("path", Attr::Path(path.clone()))],
         Op::Reduce {

@@ -3,6 +3,7 @@
 //! A number among the operands of elementwise arithmetic is first rounded to the computing type: f64 for f64 tensors,
 //! f32 for the other floating-point types, the element type itself for integers and bool.
 
+mod composite;
 mod elementwise;
 mod index;
 mod moves;
@@ -72,6 +73,9 @@ pub fn eval_all(op: &Op, args: &[RefArg]) -> Result<Vec<HostTensor>> {
             Ok(index::sort(x, *dim, *descending, x.ty.shape[*dim]))
         }
         Op::TopK { dim, k, largest } => Ok(index::sort(Reads { op, args }.val(0)?, *dim, *largest, *k)),
+        // Softmax has a meaning of its own here, against which its decomposition is held.
+        Op::Softmax { .. } | Op::LogSoftmax { .. } => eval_one(op, args).map(|out| vec![out]),
+        op if op.is_composite() => composite::eval(op, args),
         op => eval_one(op, args).map(|out| vec![out]),
     }
 }
@@ -129,7 +133,15 @@ fn eval_one(op: &Op, args: &[RefArg]) -> Result<HostTensor> {
         Op::Scatter { dim, mode } => index::scatter(op.text(), a.val(0)?, a.val(1)?, args[2], *dim, *mode),
         Op::Take { dim } => index::take(op.text(), a.val(0)?, a.val(1)?, *dim, &ty),
         Op::TakePut { dim, mode } => index::take_put(op.text(), a.val(0)?, a.val(1)?, a.val(2)?, *dim, *mode),
-        Op::Sort { .. } | Op::TopK { .. } => bail!(Value, "{}: has several results", op.text()),
+        Op::Sort { .. }
+        | Op::TopK { .. }
+        | Op::RmsNorm { .. }
+        | Op::LayerNorm { .. }
+        | Op::CrossEntropy
+        | Op::Attention { .. }
+        | Op::AttentionGrad { .. }
+        | Op::Sgd { .. }
+        | Op::Adam { .. } => bail!(Value, "{}: is evaluated elsewhere", op.text()),
         Op::Softmax { dim } => Ok(reduce::softmax(a.val(0)?, *dim, false)),
         Op::LogSoftmax { dim } => Ok(reduce::softmax(a.val(0)?, *dim, true)),
     }

@@ -23,6 +23,15 @@ pub(super) fn result(op: &Op, args: &[RefArg]) -> Ty {
             like(0, shape)
         }
         Op::Softmax { .. } | Op::LogSoftmax { .. } => same(0),
+        Op::RmsNorm { .. } | Op::LayerNorm { .. } | Op::AttentionGrad { .. } => same(0),
+        Op::Sgd { .. } | Op::Adam { .. } => same(0),
+        Op::CrossEntropy => like(0, tensors[1].shape.to_vec()),
+        Op::Attention { .. } => {
+            let mut shape = tensors[0].shape.to_vec();
+            shape.pop();
+            shape.extend(tensors[2].shape.last());
+            like(0, shape)
+        }
         Op::Put { .. } | Op::Scatter { .. } | Op::TakePut { .. } => same(0),
         Op::Binary(op) => {
             let shape = stretched(&tensors);

@@ -390,7 +390,104 @@ impl Maker {
             Op::Sort { .. } | Op::TopK { .. } => None,
             Op::Softmax { .. } => self.emit(Op::Softmax { dim }, vec![Given::Val(x)]),
             Op::LogSoftmax { .. } => self.emit(Op::LogSoftmax { dim }, vec![Given::Val(x)]),
+            Op::RmsNorm { .. } | Op::LayerNorm { .. } if rank > 0 => {
+                let dims = 1 + self.rng.below(rank);
+                let trailing = Ty { dtype, shape: shape[rank - dims..].into() };
+                let (op, most) = match kind {
+                    Op::RmsNorm { .. } => (Op::RmsNorm { dims }, 1),
+                    _ => (Op::LayerNorm { dims }, 2),
+                };
+                let mut args = vec![Given::Val(x), Given::Num(Scalar::Float(0.1))];
+                for _ in 0..self.rng.below(most + 1) {
+                    args.push(Given::Val(self.some(&trailing)?));
+                }
+                self.emit(op, args)
+            }
+            Op::CrossEntropy if rank > 0 && shape[rank - 1] > 0 => {
+                let target = self.index(shape[rank - 1], &shape[..rank - 1].into())?;
+                let ignored = self.rng.pick(&[-100, 0, 1]);
+                self.emit(
+                    Op::CrossEntropy,
+                    vec![Given::Val(x), Given::Val(target), Given::Num(Scalar::Int(ignored))],
+                )
+            }
+            Op::Attention { .. } | Op::AttentionGrad { .. } => {
+                let fits = rank >= 3 && dtype.is_float() && shape.numel() <= 100;
+                self.attention(fits.then_some(x), matches!(kind, Op::AttentionGrad { .. }), keepdim)
+            }
+            Op::Sgd { .. } | Op::Adam { .. } if dtype.is_float() => {
+                self.optimizer(x, &Ty { dtype, shape }, matches!(kind, Op::Sgd { .. }))
+            }
+            Op::RmsNorm { .. } | Op::LayerNorm { .. } | Op::CrossEntropy => None,
+            Op::Sgd { .. } | Op::Adam { .. } => None,
         }
+    }
+
+    /// An attention of `q`, or of a new tensor, or its gradient.
+    fn attention(&mut self, q: Option<u32>, grad: bool, causal: bool) -> Option<u32> {
+        let q = match q {
+            Some(q) => q,
+            None => {
+                let dtype = if self.main.is_float() { self.main } else { DType::F32 };
+                self.some(&Ty::new(dtype, [2, 3, 2]))?
+            }
+        };
+        let Ty { dtype, shape } = self.ty(q).clone();
+        let rank = shape.len();
+        let (columns, e) = (1 + self.rng.below(4), 1 + self.rng.below(3));
+        let heads = if self.rng.one_in(2) && shape[rank - 3] > 0 { 1 } else { shape[rank - 3] };
+        let batch = &shape[..rank - 3];
+        let side = |n: usize| -> Ty {
+            Ty { dtype, shape: batch.iter().copied().chain([heads, columns, n]).collect() }
+        };
+        let (k, v) = (self.some(&side(shape[rank - 1]))?, self.some(&side(e))?);
+        let mut args = vec![Given::Val(q), Given::Val(k), Given::Val(v)];
+        if grad {
+            let lse: Shape = shape[..rank - 1].into();
+            let out: Shape = lse.iter().copied().chain([e]).collect();
+            args.push(Given::Val(self.some(&Ty { dtype, shape: out.clone() })?));
+            let wide = crate::composite::wide(dtype);
+            args.push(Given::Val(self.random(Dist::Uniform, lse, wide)?));
+            args.push(Given::Val(self.some(&Ty { dtype, shape: out })?));
+        }
+        args.push(Given::Num(Scalar::Float(0.5)));
+        if self.rng.one_in(2) {
+            args.push(Given::Val(self.some(&Ty::new(dtype, [shape[rank - 2], columns]))?));
+        }
+        let op = if grad { Op::AttentionGrad { causal } } else { Op::Attention { causal } };
+        self.emit(op, args)
+    }
+
+    /// A step of one or two parameters of one type.
+    fn optimizer(&mut self, p: u32, ty: &Ty, sgd: bool) -> Option<u32> {
+        let mut flag = || self.rng.one_in(2);
+        let (op, numbers) = if sgd {
+            let (momentum, nesterov, maximize, decay) = (flag(), flag(), flag(), flag());
+            let op = Op::Sgd {
+                momentum,
+                first: momentum && flag(),
+                dampened: momentum && flag(),
+                nesterov: momentum && nesterov,
+                maximize,
+                decay,
+            };
+            (op, vec![0.1, 0.9, 0.7, 0.05])
+        } else {
+            let op = Op::Adam { decoupled: flag(), amsgrad: flag(), maximize: flag(), decay: flag() };
+            (op, vec![0.1, 0.95, 1e-2, 0.4, 0.1, 0.98, 0.02])
+        };
+        let mut args: Vec<Given> = numbers.into_iter().map(|x| Given::Num(Scalar::Float(x))).collect();
+        for k in 0..1 + self.rng.below(2) {
+            args.push(Given::Val(if k == 0 { p } else { self.some(ty)? }));
+            for i in 1..op.group() {
+                // Squares are not negative.
+                args.push(Given::Val(match i {
+                    1 | 2 => self.some(ty)?,
+                    _ => self.random(Dist::Uniform, ty.shape.clone(), ty.dtype)?,
+                }));
+            }
+        }
+        self.emit(op, args)
     }
 
     /// The other operand of an elementwise op: something that broadcasts, or a number.
@@ -515,7 +612,14 @@ fn jumps(op: &Op) -> bool {
         | Op::Take { .. }
         | Op::TakePut { .. }
         | Op::Softmax { .. }
-        | Op::LogSoftmax { .. } => false,
+        | Op::LogSoftmax { .. }
+        | Op::RmsNorm { .. }
+        | Op::LayerNorm { .. }
+        | Op::CrossEntropy
+        | Op::Attention { .. }
+        | Op::AttentionGrad { .. }
+        | Op::Sgd { .. }
+        | Op::Adam { .. } => false,
     }
 }
 
@@ -529,6 +633,8 @@ fn rounds(op: &Op) -> bool {
         Op::Scatter { .. } | Op::TakePut { .. } => true,
         Op::Arange { .. } | Op::Scan { .. } | Op::Matmul { .. } => true,
         Op::Softmax { .. } | Op::LogSoftmax { .. } => true,
+        Op::RmsNorm { .. } | Op::LayerNorm { .. } | Op::CrossEntropy => true,
+        Op::Attention { .. } | Op::AttentionGrad { .. } | Op::Sgd { .. } | Op::Adam { .. } => true,
         Op::Full { .. }
         | Op::Data { .. }
         | Op::Where

@@ -332,7 +332,8 @@ impl<'a> Cursor<'a> {
         Ok(match key {
             "shape" | "perm" | "lo" | "hi" | "dims" => Attr::Ints(self.list(|c| c.number("a size"))?),
             "dtype" => Attr::DType(self.dtype()?),
-            "keepdim" | "ta" | "tb" | "descending" | "largest" => {
+            "keepdim" | "ta" | "tb" | "descending" | "largest" | "causal" | "momentum" | "first"
+            | "dampened" | "nesterov" | "maximize" | "decay" | "decoupled" | "amsgrad" => {
                 let on = self.eat("true");
                 if !on {
                     self.expect("false")?;
@@ -347,7 +348,7 @@ impl<'a> Cursor<'a> {
                 Op::View(view) => Ok(view),
                 op => bail!(Value, "expected a view in a path, got {}", op.text()),
             })?),
-            "dim" | "len" | "step" | "low" | "high" | "k" => Attr::Int(self.number("an integer")?),
+            "dim" | "len" | "step" | "low" | "high" | "k" | "last" => Attr::Int(self.number("an integer")?),
             _ => bail!(Value, "no attribute is called {key:?}"),
         })
     }
@@ -458,6 +459,25 @@ impl Attrs<'_> {
             "TOPK" => Op::TopK { dim: self.size("dim")?, k: self.size("k")?, largest: self.flag("largest")? },
             "SOFTMAX" => Op::Softmax { dim: self.size("dim")? },
             "LOGSOFTMAX" => Op::LogSoftmax { dim: self.size("dim")? },
+            "RMSNORM" => Op::RmsNorm { dims: self.size("last")? },
+            "LAYERNORM" => Op::LayerNorm { dims: self.size("last")? },
+            "CROSSENTROPY" => Op::CrossEntropy,
+            "ATTENTION" => Op::Attention { causal: self.flag("causal")? },
+            "ATTENTIONGRAD" => Op::AttentionGrad { causal: self.flag("causal")? },
+            "SGD" => Op::Sgd {
+                momentum: self.flag("momentum")?,
+                first: self.flag("first")?,
+                dampened: self.flag("dampened")?,
+                nesterov: self.flag("nesterov")?,
+                maximize: self.flag("maximize")?,
+                decay: self.flag("decay")?,
+            },
+            "ADAM" => Op::Adam {
+                decoupled: self.flag("decoupled")?,
+                amsgrad: self.flag("amsgrad")?,
+                maximize: self.flag("maximize")?,
+                decay: self.flag("decay")?,
+            },
             other => bail!(Value, "no op is called {other:?}"),
         })
     }

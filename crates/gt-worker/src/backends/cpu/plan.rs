@@ -101,6 +101,7 @@ impl CpuPlan {
                     | Op::Take { dim }
                     | Op::Scatter { dim, .. }
                     | Op::TakePut { dim, .. } => *dim,
+                    // The reference names the dimension of the decomposition's own index.
                     _ => 0,
                 };
                 return index::check_index(index, *size, *wrap, (op.text(), dim), bases);
@@ -110,6 +111,9 @@ impl CpuPlan {
                 return index::check_nonzero(divisor, *dtype, name, bases);
             }
             Work::Matmul(mm) => matmul::run(mm, bases, threads, scratch, None),
+            Work::Attention(_) | Work::AttentionGrad(_) => {
+                return Err(Error::Runtime("cpu: attention is expanded, not taken whole".into()));
+            }
             Work::Random { dist, dtype, len, key, offset, out } => {
                 let (key, offset) = (key.get(bases.slots).as_i64(), offset.get(bases.slots).as_i64());
                 let size = dtype.size();
