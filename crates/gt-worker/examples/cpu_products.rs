@@ -78,15 +78,25 @@ fn main() {
     }
     let mut peak = 0.0;
     for (dtype, b, m, k, n, ta, tb) in cases {
-        let kind = if ta { "ta" } else if tb { "tb" } else { "" };
+        let kind = if ta {
+            "ta"
+        } else if tb {
+            "tb"
+        } else {
+            ""
+        };
         let name = format!("{dtype} {b}x{m}x{k}x{n} {kind}");
         if m != 2048 && !name.contains(&filter) {
             continue;
         }
         let at = Ty::new(dtype, if ta { [b, k, m] } else { [b, m, k] });
         let bt = Ty::new(dtype, if tb { [b, n, k] } else { [b, k, n] });
-        let s =
-            structure(&[at.clone(), bt.clone()], Op::Matmul { ta, tb }, vec![Arg::Value(0), Arg::Value(1)], 0);
+        let s = structure(
+            &[at.clone(), bt.clone()],
+            Op::Matmul { ta, tb },
+            vec![Arg::Value(0), Arg::Value(1)],
+            0,
+        );
         let plan = backend.compile(&s, &s.check().expect("well formed")).expect("compiles");
         let inputs = [random(&backend, &at), random(&backend, &bt)];
         let (mut best, mut spent, mut runs) = (f64::MAX, 0.0, 0);

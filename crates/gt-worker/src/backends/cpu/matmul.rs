@@ -149,8 +149,7 @@ pub fn run(mm: &Matmul, bases: Bases, threads: &Threads, wide: *mut u8, after: A
         DType::Bool => debug_assert_eq!(mm.a.dtype.kind(), Kind::Int, "the type rule refuses bool"),
     }
     if let Some(after) = after {
-        (0..mm.batch.numel())
-            .for_each(|batch| after(Part { batch, row: 0, col: 0, rows: mm.m, cols: mm.n }));
+        (0..mm.batch.numel()).for_each(|batch| after(Part { batch, row: 0, col: 0, rows: mm.m, cols: mm.n }));
     }
 }
 
