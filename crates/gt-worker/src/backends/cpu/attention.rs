@@ -78,12 +78,13 @@ pub struct Gradient {
 }
 
 /// Query rows of a block, and keys.
-const ROWS: usize = 48;
+const ROWS: usize = 64;
 const KEYS: usize = 512;
 
 /// The type scores are computed in.
 trait Num: Float {
     const LOWEST: Self;
+    /// Of a number that is not above zero.
     fn exp(self) -> Self;
     fn log(self) -> Self;
     fn of(x: f64) -> Self;
@@ -93,7 +94,7 @@ impl Num for f32 {
     const LOWEST: f32 = f32::NEG_INFINITY;
     #[inline(always)]
     fn exp(self) -> f32 {
-        math::exp(self)
+        math::exp_below(self)
     }
     #[inline(always)]
     fn log(self) -> f32 {
@@ -260,65 +261,115 @@ fn larger<T: Num>(a: T, b: T) -> T {
     if b > a { b } else { a }
 }
 
+/// Which of `n` keys the rows of a block see: row i the first `first + i * step`.
+#[derive(Clone, Copy)]
+struct Visible {
+    n: usize,
+    first: isize,
+    step: isize,
+}
+
+impl Visible {
+    #[inline(always)]
+    fn of(&self, i: usize) -> usize {
+        (self.first + i as isize * self.step).clamp(0, self.n as isize) as usize
+    }
+}
+
+/// A row of whole vectors.
+#[inline(always)]
+unsafe fn lanes<'a, T>(x: *mut T, n: usize) -> &'a mut [[T; LANES]] {
+    // SAFETY: as the caller promises.
+    unsafe { std::slice::from_raw_parts_mut(x as *mut [T; LANES], n.div_ceil(LANES)) }
+}
+
 per_isa! {
-    /// Scales a row of scores in place and finds the largest.
-    unsafe fn scale_row<T: Num>(x: *mut T, n: usize, scale: T, top: &mut T) {
-        // SAFETY: passed on from the caller.
-        let x = unsafe { std::slice::from_raw_parts_mut(x, n) };
-        let mut tops = [T::LOWEST; LANES];
-        let mut chunks = x.chunks_exact_mut(LANES);
-        for chunk in &mut chunks {
-            for i in 0..LANES {
-                chunk[i] = chunk[i] * scale;
-                tops[i] = larger(tops[i], chunk[i]);
+    /// Turns rows of scores into exponentials of their distances to the largest of the row; what is not seen, and the
+    /// rest of the last vector, becomes zero.
+    unsafe fn soften<T: Num>(x: *mut T, rows: usize, pitch: usize, seen: Visible, scale: T, tops: *mut T, sums: *mut T) {
+        for i in 0..rows {
+            let visible = seen.of(i);
+            // SAFETY: passed on from the caller.
+            let row = unsafe { lanes(x.add(i * pitch), seen.n) };
+            let (row, hidden) = row.split_at_mut(visible.div_ceil(LANES));
+            if let Some(last) = row.last_mut() {
+                let used = visible - (visible - 1) / LANES * LANES;
+                for (j, x) in last.iter_mut().enumerate() {
+                    *x = if j < used { *x * scale } else { T::LOWEST };
+                }
+            }
+            let mut top = *row.last().unwrap_or(&[T::LOWEST; LANES]);
+            let whole = row.len().saturating_sub(1);
+            for chunk in row[..whole].iter_mut() {
+                for j in 0..LANES {
+                    chunk[j] = chunk[j] * scale;
+                    top[j] = larger(top[j], chunk[j]);
+                }
+            }
+            let top = fold(top, larger);
+            let from = if top == T::LOWEST { T::default() } else { top };
+            let mut sum = [T::default(); LANES];
+            for chunk in row.iter_mut() {
+                for j in 0..LANES {
+                    chunk[j] = (chunk[j] - from).exp();
+                    sum[j] = sum[j] + chunk[j];
+                }
+            }
+            for chunk in hidden.iter_mut() {
+                *chunk = [T::default(); LANES];
+            }
+            // SAFETY: passed on from the caller.
+            unsafe {
+                *tops.add(i) = top;
+                *sums.add(i) = fold(sum, |a, b| a + b);
             }
         }
-        for (i, x) in chunks.into_remainder().iter_mut().enumerate() {
-            *x = *x * scale;
-            tops[i] = larger(tops[i], *x);
-        }
-        *top = fold(tops, larger);
     }
 }
 
 per_isa! {
-    /// Replaces a row by the exponentials of its distances to `top`, and sums them.
-    unsafe fn exp_row<T: Num>(x: *mut T, n: usize, top: T, sum: &mut T) {
-        // SAFETY: passed on from the caller.
-        let x = unsafe { std::slice::from_raw_parts_mut(x, n) };
-        let mut sums = [T::default(); LANES];
-        let mut chunks = x.chunks_exact_mut(LANES);
-        for chunk in &mut chunks {
-            for i in 0..LANES {
-                chunk[i] = (chunk[i] - top).exp();
-                sums[i] = sums[i] + chunk[i];
+    /// Turns scores into probabilities by what `lse` says of their rows, and gradients of probabilities into those of
+    /// scores before the scale; both are zero where nothing is seen.
+    unsafe fn harden<T: Num>(
+        p: *mut T, d: *mut T, rows: usize, pitch: usize, seen: Visible, scales: (T, T), lse: *const T, delta: *const T,
+    ) {
+        for i in 0..rows {
+            let visible = seen.of(i);
+            // SAFETY: passed on from the caller.
+            let (p, d, lse, delta) = unsafe {
+                let at = i * pitch;
+                (lanes(p.add(at), seen.n), lanes(d.add(at), seen.n), *lse.add(i), *delta.add(i))
+            };
+            let whole = visible / LANES;
+            for (p, d) in p[..whole].iter_mut().zip(&mut d[..whole]) {
+                for j in 0..LANES {
+                    p[j] = (p[j] * scales.0 - lse).exp();
+                    d[j] = p[j] * (d[j] - delta) * scales.1;
+                }
+            }
+            for (p, d) in p[whole..].iter_mut().zip(&mut d[whole..]).take(1) {
+                for j in 0..LANES {
+                    let on = j < visible % LANES;
+                    let e = (p[j] * scales.0 - lse).exp();
+                    let f = e * (d[j] - delta) * scales.1;
+                    p[j] = if on { e } else { T::default() };
+                    d[j] = if on { f } else { T::default() };
+                }
+            }
+            for (p, d) in p[whole..].iter_mut().zip(&mut d[whole..]).skip(1) {
+                *p = [T::default(); LANES];
+                *d = [T::default(); LANES];
             }
         }
-        for (i, x) in chunks.into_remainder().iter_mut().enumerate() {
-            *x = (*x - top).exp();
-            sums[i] = sums[i] + *x;
-        }
-        *sum = fold(sums, |a, b| a + b);
     }
 }
 
 per_isa! {
-    /// `x[i] = exp(scale * x[i] - top)`, the probabilities of a row whose `lse` is known.
-    unsafe fn probability_row<T: Num>(x: *mut T, n: usize, scale: T, top: T) {
+    /// Multiplies a row.
+    unsafe fn times_row<T: Num>(x: *mut T, n: usize, by: T) {
         // SAFETY: passed on from the caller.
         for x in unsafe { std::slice::from_raw_parts_mut(x, n) } {
-            *x = (*x * scale - top).exp();
-        }
-    }
-}
-
-per_isa! {
-    /// `d[i] = p[i] * (d[i] - delta) * scale`.
-    unsafe fn score_gradient_row<T: Num>(p: *const T, d: *mut T, n: usize, delta: T, scale: T) {
-        // SAFETY: passed on from the caller.
-        let (p, d) = unsafe { (std::slice::from_raw_parts(p, n), std::slice::from_raw_parts_mut(d, n)) };
-        for (d, &p) in d.iter_mut().zip(p) {
-            *d = p * (*d - delta) * scale;
+            *x = *x * by;
         }
     }
 }
@@ -335,10 +386,46 @@ per_isa! {
 }
 
 per_isa! {
-    unsafe fn times_row<T: Num>(y: *mut T, n: usize, f: T) {
+    /// Divides rows by their sums, and turns the sums into `lse`.
+    unsafe fn divide<T: Num>(x: *mut T, rows: usize, pitch: usize, width: usize, tops: *const T, sums: *mut T) {
         // SAFETY: passed on from the caller.
-        for y in unsafe { std::slice::from_raw_parts_mut(y, n) } {
-            *y = *y * f;
+        unsafe {
+            for i in 0..rows {
+                let (top, sum) = (*tops.add(i), *sums.add(i));
+                let by = if top == T::LOWEST { T::default() } else { T::ONE / sum };
+                for x in std::slice::from_raw_parts_mut(x.add(i * pitch), width) {
+                    *x = *x * by;
+                }
+            }
+            for i in 0..rows {
+                let (top, sum) = (*tops.add(i), *sums.add(i));
+                let lse = top + sum.log();
+                *sums.add(i) = if top == T::LOWEST { T::LOWEST } else { lse };
+            }
+        }
+    }
+}
+
+per_isa! {
+    /// Scalar products of rows.
+    unsafe fn deltas<T: Num>(a: *const T, b: *const T, pitches: (usize, usize), rows: usize, width: usize, out: *mut T) {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            for i in 0..rows {
+                let a = std::slice::from_raw_parts(a.add(i * pitches.0), width);
+                let b = std::slice::from_raw_parts(b.add(i * pitches.1), width);
+                let mut sums = [T::default(); LANES];
+                let (mut ca, mut cb) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
+                for (a, b) in (&mut ca).zip(&mut cb) {
+                    for j in 0..LANES {
+                        sums[j] = sums[j] + a[j] * b[j];
+                    }
+                }
+                for (j, (&a, &b)) in ca.remainder().iter().zip(cb.remainder()).enumerate() {
+                    sums[j] = sums[j] + a * b;
+                }
+                *out.add(i) = fold(sums, |a, b| a + b);
+            }
         }
     }
 }
@@ -409,6 +496,39 @@ impl Attention {
         self
     }
 
+    /// What rows from `first` on see of some keys.
+    fn visible(&self, first: usize, keys: Range<usize>) -> Visible {
+        match self.causal {
+            true => Visible { n: keys.len(), first: first as isize + 1 - keys.start as isize, step: 1 },
+            false => Visible { n: keys.len(), first: keys.len() as isize, step: 0 },
+        }
+    }
+
+    /// Scales scores and puts the mask on them, if there is one; the scale that is left to do.
+    ///
+    /// # Safety
+    /// The scores hold these rows.
+    unsafe fn put_mask<T: Num>(
+        &self,
+        head: (usize, usize),
+        rows: Range<usize>,
+        first: usize,
+        seen: Visible,
+        scores: *mut T,
+        pitch: usize,
+    ) -> T {
+        let Some(mask) = &self.mask else { return T::of(self.scale) };
+        for (i, t) in rows.enumerate() {
+            let (row, visible) = (scores.wrapping_add(i * pitch), seen.of(i));
+            // SAFETY: as the caller promises.
+            unsafe {
+                times_row(row, visible, T::of(self.scale));
+                mask_row(mask, head, t, first..first + visible, row);
+            }
+        }
+        T::ONE
+    }
+
     fn group(&self) -> usize {
         self.sizes.heads / self.sizes.kv_heads.max(1)
     }
@@ -427,6 +547,8 @@ const ALONE: usize = 96 << 10;
 /// A result of some keys for a block of rows, before the division by `sums`.
 struct Partial<T> {
     out: *mut T,
+    /// Elements from a row to the next.
+    pitch: usize,
     tops: *mut T,
     sums: *mut T,
 }
@@ -474,7 +596,7 @@ fn forward_of<T: Num>(x: &Attention, out: View, lse: Option<View>, threads: &Thr
         let partial = |u: usize, p: usize| {
             let at = (room.get() as *mut T).wrapping_add((u * parts + p) * each);
             let tops = at.wrapping_add(ROWS * s.value_width);
-            Partial { out: at, tops, sums: tops.wrapping_add(ROWS) }
+            Partial { out: at, pitch: s.value_width, tops, sums: tops.wrapping_add(ROWS) }
         };
         threads.run(units * parts, &|task| {
             let (u, p) = (task / parts, task % parts);
@@ -499,17 +621,24 @@ fn forward_of<T: Num>(x: &Attention, out: View, lse: Option<View>, threads: &Thr
         return;
     }
     let tasks = if alone { 1 } else { units };
+    let straight = same::<T>(out.dtype) && out.strides[3] == 1 && out.strides[2] >= 0;
     threads.run(tasks, &|t| {
-        let mut room = vec![T::default(); 2 * ROWS * (s.value_width + 2)];
-        let (first, second) = room.split_at_mut(ROWS * (s.value_width + 2));
-        let [whole, more] = [first, second].map(|piece| {
-            let at = piece.as_mut_ptr();
-            let tops = at.wrapping_add(ROWS * s.value_width);
-            Partial { out: at, tops, sums: tops.wrapping_add(ROWS) }
-        });
+        let mut numbers = [T::default(); 4 * ROWS];
+        let numbers = numbers.as_mut_ptr();
+        let mut room = vec![T::default(); if straight && parts == 1 { 0 } else { 2 * ROWS * s.value_width }];
+        let room = room.as_mut_ptr();
         for u in units * t / tasks..units * (t + 1) / tasks {
             let (head, rows) = place(u);
             let seen = x.seen(rows.end);
+            let [mut whole, more] = [0, 1].map(|i| {
+                let tops = numbers.wrapping_add(2 * i * ROWS);
+                let at = room.wrapping_add(i * ROWS * s.value_width);
+                Partial { out: at, pitch: s.value_width, tops, sums: tops.wrapping_add(ROWS) }
+            });
+            if straight {
+                whole.out = out.row(head.0, head.1, rows.start) as *mut T;
+                whole.pitch = out.strides[2] as usize;
+            }
             // SAFETY: the rows are this task's own.
             unsafe {
                 some_keys(x, head, rows.clone(), 0..KEYS.min(seen), &whole);
@@ -545,25 +674,11 @@ unsafe fn some_keys<T: Num>(
         let k = matrix(&x.k, kv, keys.start, n, s.width, scratch.take(wide * n * s.width));
         let v = matrix(&x.v, kv, keys.start, n, s.value_width, scratch.take(wide * n * s.value_width));
         product(m, n, s.width, q, k.t(), &To::new(scores, pitch));
-        for i in 0..m {
-            let row = scores.add(i * pitch);
-            let t = rows.start + i;
-            let visible = if x.causal { (t + 1).saturating_sub(keys.start).min(n) } else { n };
-            let mut top = T::LOWEST;
-            scale_row(row, visible, T::of(x.scale), &mut top);
-            if let Some(mask) = &x.mask {
-                mask_row(mask, (b, h), t, keys.start..keys.start + visible, row);
-                scale_row(row, visible, T::ONE, &mut top);
-            }
-            let mut sum = T::default();
-            let from = if top == T::LOWEST { T::default() } else { top };
-            exp_row(row, visible, from, &mut sum);
-            std::slice::from_raw_parts_mut(row.add(visible), n - visible).fill(T::default());
-            *to.tops.add(i) = top;
-            *to.sums.add(i) = sum;
-        }
+        let seen = x.visible(rows.start, keys.clone());
+        let scale = x.put_mask((b, h), rows.clone(), keys.start, seen, scores, pitch);
+        soften(scores, m, pitch, seen, scale, to.tops, to.sums);
         let p = Mat::new(scores as *const T, pitch as isize, 1);
-        product(m, s.value_width, n, p, v, &To::new(to.out, s.value_width));
+        product(m, s.value_width, n, p, v, &To::new(to.out, to.pitch));
     }
 }
 
@@ -576,7 +691,7 @@ unsafe fn merge<T: Num>(whole: &Partial<T>, more: &Partial<T>, rows: usize, widt
             let top = larger(a, b);
             let factor = |x: T| if x == T::LOWEST { T::default() } else { (x - top).exp() };
             let (f, g) = (factor(a), factor(b));
-            blend_row(whole.out.add(i * width), more.out.add(i * width), width, f, g);
+            blend_row(whole.out.add(i * whole.pitch), more.out.add(i * more.pitch), width, f, g);
             *whole.sums.add(i) = *whole.sums.add(i) * f + *more.sums.add(i) * g;
             *whole.tops.add(i) = top;
         }
@@ -594,16 +709,13 @@ unsafe fn finish<T: Num>(
 ) {
     // SAFETY: as the caller promises.
     unsafe {
-        for i in 0..rows.len() {
-            let (top, sum) = (*x.tops.add(i), *x.sums.add(i));
-            let empty = top == T::LOWEST;
-            times_row(x.out.add(i * width), width, if empty { T::default() } else { T::ONE / sum });
-            if let Some(lse) = lse {
-                let value = if empty { T::LOWEST } else { top + sum.log() };
-                write(&value, 1, lse, (b, h), rows.start + i, 1, 1);
-            }
+        divide(x.out, rows.len(), x.pitch, width, x.tops, x.sums);
+        if let Some(lse) = lse {
+            write(x.sums, 1, lse, (b, h), rows.start, rows.len(), 1);
         }
-        write(x.out, width, out, (b, h), rows.start, rows.len(), width);
+        if x.out as *mut u8 != out.row(b, h, rows.start) {
+            write(x.out, x.pitch, out, (b, h), rows.start, rows.len(), width);
+        }
     }
 }
 
@@ -711,11 +823,10 @@ unsafe fn rows_backward<T: Num>(
     let seen = x.seen(rows.end);
     let most = KEYS.min(seen.max(1)).next_multiple_of(16);
     let wide = if same::<T>(x.q.dtype) { 0 } else { 1 };
-    let need = 2 * m * most + 2 * m * (d + dv) + most * (d + dv) + m;
+    let need = 2 * m * most + 2 * m * (d + dv) + most * (d + dv) + 2 * m;
     let mut scratch = Scratch::<T>::new(need);
     let (probabilities, gradients) = (scratch.take(m * most), scratch.take(m * most));
-    let sums = scratch.take(m * d);
-    let deltas = scratch.take(m);
+    let (sums, lses, room_dq) = (scratch.take(m), scratch.take(m), scratch.take(m * d));
     let (room_q, room_grad) = (scratch.take(wide * m * d), scratch.take(wide * m * dv));
     let room_out = scratch.take(wide * m * dv);
     let (room_k, room_v) = (scratch.take(wide * most * d), scratch.take(wide * most * dv));
@@ -724,19 +835,26 @@ unsafe fn rows_backward<T: Num>(
         let q = matrix(&x.q, (b, h), rows.start, m, d, room_q);
         let grad = matrix(&g.grad, (b, h), rows.start, m, dv, room_grad);
         let out = matrix(&g.out, (b, h), rows.start, m, dv, room_out);
-        for i in 0..m {
-            let mut lanes = [T::default(); LANES];
-            for j in 0..dv {
-                let term = *grad.from(i, j).at * *out.from(i, j).at;
-                lanes[j % LANES] = lanes[j % LANES] + term;
+        if grad.cs == 1 && out.cs == 1 && grad.rs >= 0 && out.rs >= 0 {
+            deltas(grad.at, out.at, (grad.rs as usize, out.rs as usize), m, dv, sums);
+        } else {
+            for i in 0..m {
+                let terms = (0..dv).map(|j| *grad.from(i, j).at * *out.from(i, j).at);
+                let mut lanes = [T::default(); LANES];
+                terms.enumerate().for_each(|(j, x)| lanes[j % LANES] = lanes[j % LANES] + x);
+                *sums.add(i) = fold(lanes, |a, b| a + b);
             }
-            *deltas.add(i) = fold(lanes, |a, b| a + b);
+        }
+        for (i, t) in rows.clone().enumerate() {
+            // A row that sees no key has no gradient: exp(x - inf) is zero.
+            let lse: T = number(&g.lse, b, h, t);
+            *lses.add(i) = if lse == T::LOWEST { T::default() - T::LOWEST } else { lse };
         }
         // Rows of `dq` are made in place where they can be.
         let straight = same::<T>(g.dq.dtype) && g.dq.strides[3] == 1 && g.dq.strides[2] >= 0;
         let (dq, dq_rs) = match straight {
             true => (g.dq.row(b, h, rows.start) as *mut T, g.dq.strides[2] as usize),
-            false => (sums, d),
+            false => (room_dq, d),
         };
         if seen == 0 {
             product(m, d, 0, q, q, &To::new(dq, dq_rs));
@@ -748,26 +866,10 @@ unsafe fn rows_backward<T: Num>(
             let v = matrix(&x.v, kv, first, n, dv, room_v);
             product(m, n, d, q, k.t(), &To::new(probabilities, pitch));
             product(m, n, dv, grad, v.t(), &To::new(gradients, pitch));
-            for i in 0..m {
-                let (p, ds) = (probabilities.add(i * pitch), gradients.add(i * pitch));
-                let t = rows.start + i;
-                let visible = if x.causal { (t + 1).saturating_sub(first).min(n) } else { n };
-                let lse: T = number(&g.lse, b, h, t);
-                // A row that sees no key has no gradient: exp(x - inf) is zero.
-                let lse = if lse == T::LOWEST { T::default() - T::LOWEST } else { lse };
-                if let Some(mask) = &x.mask {
-                    let mut top = T::LOWEST;
-                    scale_row(p, visible, T::of(x.scale), &mut top);
-                    mask_row(mask, (b, h), t, first..first + visible, p);
-                    probability_row(p, visible, T::ONE, lse);
-                } else {
-                    probability_row(p, visible, T::of(x.scale), lse);
-                }
-                score_gradient_row(p, ds, visible, *deltas.add(i), T::of(x.scale));
-                for row in [p, ds] {
-                    std::slice::from_raw_parts_mut(row.add(visible), n - visible).fill(T::default());
-                }
-            }
+            let seen = x.visible(rows.start, first..first + n);
+            let scale = x.put_mask((b, h), rows.clone(), first, seen, probabilities, pitch);
+            let scales = (scale, T::of(x.scale));
+            harden(probabilities, gradients, m, pitch, seen, scales, lses, sums);
             let p = Mat::new(probabilities as *const T, pitch as isize, 1);
             let ds = Mat::new(gradients as *const T, pitch as isize, 1);
             product(n, dv, m, p.t(), grad, &To::adding(to.dv.add(first * to.dv_rs), to.dv_rs));
@@ -775,7 +877,11 @@ unsafe fn rows_backward<T: Num>(
             product(m, d, n, ds, k, &To { at: dq, rs: dq_rs, add: first > 0, bias: std::ptr::null() });
         }
         if !straight {
-            write(sums, d, &g.dq, (b, h), rows.start, m, d);
+            write(room_dq, d, &g.dq, (b, h), rows.start, m, d);
         }
     }
 }
+
+#[cfg(test)]
+#[path = "attention_tests.rs"]
+mod tests;

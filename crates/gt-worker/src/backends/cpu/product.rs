@@ -3,7 +3,7 @@
 //!
 //! Every element of a result is one chain of fused multiply-adds over `k` in order, so how a product is cut into tiles,
 //! blocks and threads does not change a bit, nor does the vector unit or how the operands lie. Products of at most `FEW`
-//! rows sum otherwise, for they are bound by memory: 64 bytes of partial sums, then their halves added.
+//! rows and long sums add up otherwise, for they are bound by memory: 64 bytes of partial sums, then their halves added.
 
 use super::isa;
 use std::cell::UnsafeCell;
@@ -44,8 +44,10 @@ impl<T> Mat<T> {
     }
 }
 
-/// Products of so few rows have an order of summation of their own; cut no product into parts this small.
+/// Products of so few rows and so many terms have an order of summation of their own; cut no product into parts this
+/// small.
 pub const FEW: usize = 4;
+const LONG: usize = 128;
 
 /// Where a product goes: rows of contiguous elements.
 pub struct To<T> {
@@ -291,7 +293,7 @@ mod tests {
     /// How operands lie changes no bit, for few rows and many.
     #[test]
     fn layouts_have_the_same_bits() {
-        for (m, n, k) in [(1, 300, 100), (3, 40, 70), (1, 1, 50), (2, 17, 200), (9, 33, 65)] {
+        for (m, n, k) in [(1, 300, 130), (3, 40, 170), (1, 1, 50), (2, 17, 200), (9, 33, 65), (2, 70, 60)] {
             let (a, b) = (numbers(m * k, 7), numbers(k * n, 8));
             let turned = |x: &[f32], rows: usize, cols: usize| -> Vec<f32> {
                 (0..rows * cols).map(|i| x[i % rows * cols + i / rows]).collect()

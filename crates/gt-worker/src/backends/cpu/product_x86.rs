@@ -339,7 +339,7 @@ unsafe fn product<V: Vector>(m: usize, n: usize, k: usize, a: Mat<V::T>, b: Mat<
     let size = std::mem::size_of::<V::T>();
     // SAFETY: as the caller of `super::product` promises.
     unsafe {
-        if m <= super::FEW {
+        if m <= super::FEW && k >= super::LONG {
             return few::<V>(m, n, k, a, b, c);
         }
         let width = 2 * V::LANES;
