@@ -17,7 +17,10 @@ pub struct Expanded {
 /// Expands every composite that `takes` refuses. Nothing comes back if there is none.
 pub fn expand(structure: &Structure, types: &[Ty], takes: fn(&Op, &Ty) -> bool) -> Result<Option<Expanded>> {
     let whole = |instr: &Instr| {
-        let first = instr.args.iter().find_map(|a| if let Arg::Value(v) = a { Some(&types[*v as usize]) } else { None });
+        let first = instr
+            .args
+            .iter()
+            .find_map(|a| if let Arg::Value(v) = a { Some(&types[*v as usize]) } else { None });
         !instr.op.is_composite() || (has_step(&instr.op) && first.is_some_and(|ty| takes(&instr.op, ty)))
     };
     if structure.instrs.iter().all(whole) {

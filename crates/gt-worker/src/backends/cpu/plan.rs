@@ -5,7 +5,7 @@ use super::kernel::{self, Bases, tasks};
 use super::lower::{FoldOrder, Lowered, lower};
 use super::memory::{Block, CpuMemory, Pool};
 use super::threads::{Ptr, Threads};
-use super::{cpu_memory, index, matmul, rows, sort};
+use super::{attend, cpu_memory, index, matmul, rows, sort};
 use crate::backend::{Buffer, Plan, PlanError};
 use gt_compiler::{Place, Work};
 use gt_ir::{Error, Op, Slot, Structure, philox};
@@ -111,9 +111,8 @@ impl CpuPlan {
                 return index::check_nonzero(divisor, *dtype, name, bases);
             }
             Work::Matmul(mm) => matmul::run(mm, bases, threads, scratch, None),
-            Work::Attention(_) | Work::AttentionGrad(_) => {
-                return Err(Error::Runtime("cpu: attention is expanded, not taken whole".into()));
-            }
+            Work::Attention(x) => attend::forward(x, bases, threads),
+            Work::AttentionGrad(x) => attend::backward(x, bases, threads),
             Work::Random { dist, dtype, len, key, offset, out } => {
                 let (key, offset) = (key.get(bases.slots).as_i64(), offset.get(bases.slots).as_i64());
                 let size = dtype.size();
