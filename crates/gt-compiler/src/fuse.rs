@@ -43,6 +43,13 @@ pub struct Group {
     pub reads: SmallVec<[u32; 8]>,
 }
 
+/// A member of a group that is written into part of a storage.
+pub struct Into {
+    pub node: u32,
+    pub storage: u32,
+    pub map: Map,
+}
+
 pub struct Schedule<'a> {
     pub graph: &'a Graph,
     pub structure: &'a Structure,
@@ -340,10 +347,23 @@ impl Schedule<'_> {
 
     /// Closes a group: its kernel becomes a step, if anyone needs what it computes.
     pub fn emit(&mut self, g: u32) {
-        self.close(g, None);
+        self.close(g, None, &[]);
     }
 
-    fn close(&mut self, g: u32, fold: Option<(u32, Fold)>) {
+    /// The open group of which a reference shows a whole member as it is.
+    pub fn open_member(&self, r: Ref) -> Option<u32> {
+        match self.at[r.node as usize] {
+            At::Open(g) if r.map == WHOLE && !self.per_row[r.node as usize] => Some(g),
+            _ => None,
+        }
+    }
+
+    /// Closes a group and also writes some of its members into other storages.
+    pub fn emit_into(&mut self, g: u32, into: &[Into]) {
+        self.close(g, None, into);
+    }
+
+    fn close(&mut self, g: u32, fold: Option<(u32, Fold)>, into: &[Into]) {
         self.open.retain(|&o| o != g);
         let mut members = std::mem::take(&mut self.groups[g as usize].members);
         members.sort_unstable();
@@ -353,7 +373,8 @@ impl Schedule<'_> {
             Some((root, fold)) => (Some(root), Some(fold)),
             None => (None, None),
         };
-        let wanted: SmallVec<[u32; 8]> = stored.iter().copied().chain(root).collect();
+        let elsewhere = into.iter().map(|i| i.node);
+        let wanted: SmallVec<[u32; 8]> = stored.iter().copied().chain(elsewhere).chain(root).collect();
         if !wanted.is_empty() {
             let instr = self.graph.nodes[wanted[wanted.len() - 1] as usize].instr;
             let (mut kernel, regs) = self.kernel(g, &members, &wanted);
@@ -366,6 +387,11 @@ impl Schedule<'_> {
                     map = row_map(&kernel.shape, kernel.rows, &map);
                 }
                 kernel.stores.push(Store { reg: regs[k], dtype, storage, map, row });
+            }
+            for (k, to) in into.iter().enumerate() {
+                let dtype = self.graph.nodes[to.node as usize].ty.dtype;
+                let (reg, map) = (regs[stored.len() + k], to.map.clone());
+                kernel.stores.push(Store { reg, dtype, storage: to.storage, map, row: false });
             }
             if let Some(mut fold) = fold {
                 fold.reg = regs[regs.len() - 1];
@@ -439,7 +465,7 @@ impl Schedule<'_> {
             if self.groups[g as usize].rows.is_none() {
                 self.met(&node.args);
                 let storage = self.made(n);
-                return self.close(g, Some((r.node, fold(storage))));
+                return self.close(g, Some((r.node, fold(storage))), &[]);
             }
         }
         if !matches!(graph.nodes[r.node as usize].what, What::Full | What::Iota) {

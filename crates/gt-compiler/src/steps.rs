@@ -1,6 +1,6 @@
 //! Steps that are no kernels of their own: values brought to memory, updates in place, products and indices.
 
-use crate::fuse::{At, Schedule};
+use crate::fuse::{At, Into, Schedule};
 use crate::graph::{Ref, Use, WHOLE, What};
 use crate::map::Map;
 use crate::plan::*;
@@ -127,6 +127,26 @@ impl Schedule<'_> {
         let node = &graph.nodes[n as usize];
         let (Use::Val(base), value) = (node.args[0], node.args[1]) else { return };
         let dtype = node.ty.dtype;
+        let (to, shape) = &graph.maps[map as usize];
+        if let Use::Val(r) = value
+            && let Some(g) = self.open_member(r)
+            && graph.shape(r) == shape
+            && !self.groups[g as usize].reads.contains(&base.node)
+            && self.at[base.node as usize] != At::Open(g)
+        {
+            // The value is written where it belongs as it is computed.
+            self.mem(base.node);
+            self.met(&node.args);
+            let storage = self.writable(node.instr, base.node, &[]);
+            self.at[n as usize] = At::Mem(storage);
+            return match self.open_member(r) {
+                Some(g) => self.emit_into(g, &[Into { node: r.node, storage, map: to.clone() }]),
+                None => {
+                    let load = self.load(&value, dtype, shape);
+                    self.store(node.instr, load, shape, storage, to.clone());
+                }
+            };
+        }
         let mut load = match value {
             Use::Val(r) => {
                 if !matches!(graph.nodes[r.node as usize].what, What::Full | What::Iota) {
@@ -137,7 +157,6 @@ impl Schedule<'_> {
             Use::Num(_) => self.load(&value, dtype, &Shape::scalar()),
         };
         self.mem(base.node);
-        let (to, shape) = &graph.maps[map as usize];
         if let (Use::Val(r), Source::Mem { .. }) = (value, &load.from)
             && r.node == base.node
         {
@@ -150,6 +169,44 @@ impl Schedule<'_> {
         let storage = self.writable(node.instr, base.node, &[]);
         self.at[n as usize] = At::Mem(storage);
         self.store(node.instr, load, shape, storage, to.clone());
+    }
+
+    /// Joins operands; those that are being computed are written where they belong at once.
+    fn concat(&mut self, n: u32, dim: usize) {
+        let graph = self.graph;
+        let node = &graph.nodes[n as usize];
+        let dtype = node.ty.dtype;
+        let whole = Map::dense(&node.ty.shape);
+        let parts: SmallVec<[Ref; 4]> =
+            node.args.iter().filter_map(|a| if let Use::Val(r) = a { Some(*r) } else { None }).collect();
+        for r in &parts {
+            if self.open_member(*r).is_none() {
+                self.mem(r.node);
+            }
+        }
+        self.met(&node.args);
+        let out = self.made(n);
+        let mut start = 0;
+        let mut late: SmallVec<[(u32, Into); 4]> = SmallVec::new();
+        for r in parts {
+            let shape = graph.shape(r);
+            let map = whole.clone().moved(dim, start);
+            start += shape[dim];
+            match self.open_member(r) {
+                Some(g) => late.push((g, Into { node: r.node, storage: out, map })),
+                None => {
+                    let load = self.load(&Use::Val(r), dtype, shape);
+                    self.store(node.instr, load, shape, out, map);
+                }
+            }
+        }
+        while let Some(&(g, _)) = late.first() {
+            let (here, rest): (SmallVec<[_; 4]>, SmallVec<[_; 4]>) =
+                late.into_iter().partition(|(h, _)| *h == g);
+            let here: SmallVec<[Into; 4]> = here.into_iter().map(|(_, into): (u32, Into)| into).collect();
+            self.emit_into(g, &here);
+            late = rest;
+        }
     }
 
     pub fn other(&mut self, n: u32) {
@@ -185,20 +242,7 @@ impl Schedule<'_> {
                 let load = Load { dtype, from: Source::Mem { storage: x.storage, map: x.map }, row: false };
                 return self.store(node.instr, load, &x.shape, out, inside);
             }
-            Op::Concat { dim } => {
-                let parts: SmallVec<[Tensor; 4]> = (0..args.len()).map(|i| self.tensor(val(i))).collect();
-                self.met(args);
-                let out = self.made(n);
-                let mut start = 0;
-                for x in parts {
-                    let map = Map::dense(&node.ty.shape).moved(*dim, start);
-                    start += x.shape[*dim];
-                    let load =
-                        Load { dtype, from: Source::Mem { storage: x.storage, map: x.map }, row: false };
-                    self.store(node.instr, load, &x.shape, out, map);
-                }
-                return;
-            }
+            Op::Concat { dim } => return self.concat(n, *dim),
             Op::ArgReduce { kind, dim, .. } => {
                 let x = self.packed(val(0));
                 Work::ArgReduce { kind: *kind, dim: *dim, x, out: self.made(n) }

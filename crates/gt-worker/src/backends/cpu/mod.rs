@@ -41,7 +41,7 @@ impl CpuBackend {
     }
 
     pub fn with_options(threads: Option<u32>, options: CompileOptions) -> CpuBackend {
-        let options = CompileOptions { takes, ..options };
+        let options = CompileOptions { takes, longest_row: LONGEST_ROW, ..options };
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let count = threads.map_or(cores, |n| n.max(1) as usize);
         CpuBackend {
@@ -52,11 +52,16 @@ impl CpuBackend {
     }
 }
 
+/// Longer rows do not stay in cache between the passes over them.
+const LONGEST_ROW: usize = 16 << 10;
+
 /// Composites with a kernel of their own. A softmax along the last dimension is better written out: its rows fuse with
 /// what comes before and after.
 fn takes(op: &Op, x: &Ty) -> bool {
     match op {
-        Op::Softmax { dim } | Op::LogSoftmax { dim } => dim + 1 < x.shape.len(),
+        Op::Softmax { dim } | Op::LogSoftmax { dim } => {
+            dim + 1 < x.shape.len() || x.shape.last().is_some_and(|&n| n > LONGEST_ROW)
+        }
         op => matches!(op, Op::Attention { .. } | Op::AttentionGrad { .. }),
     }
 }
