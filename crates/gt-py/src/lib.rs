@@ -43,7 +43,8 @@ mod _gt {
     use crate::nn::{
         _adam_step, _sgd_step, PyAdamState, binary_cross_entropy, binary_cross_entropy_with_logits,
         clip_grad_norm_, cosine_similarity, cross_entropy, einsum, embedding, huber_loss, kl_div, l1_loss,
-        linear, mse_loss, nll_loss, one_hot, smooth_l1_loss, tensordot,
+        layer_norm, linear, mse_loss, nll_loss, one_hot, rms_norm, scaled_dot_product_attention,
+        smooth_l1_loss, tensordot,
     };
     #[pymodule_export]
     use crate::session::{

@@ -4,9 +4,10 @@ use crate::convert::DimsArg;
 use crate::errors::{Result, type_error};
 use crate::tensor::{PyTensor, tensors};
 use gt_client::Tensor;
+use gt_client::ops::attention::{self, Attending};
 use gt_client::ops::loss::{self, Reduction};
 use gt_client::ops::optim::{self, Adam, AdamState, Sgd};
-use gt_client::ops::{einsum as sums, linalg, scatter};
+use gt_client::ops::{einsum as sums, linalg, norm, scatter};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
@@ -116,6 +117,51 @@ pub fn cosine_similarity(x1: &PyTensor, x2: &PyTensor, dim: i64, eps: f64) -> Re
 #[pyo3(signature = (input, weight, bias = None))]
 pub fn linear(input: &PyTensor, weight: &PyTensor, bias: Option<&PyTensor>) -> Result<PyTensor> {
     Ok(input.wrap(linalg::linear(&input.t, &weight.t, inner(&bias))?))
+}
+
+/// Normalizes to mean 0 and variance 1 over the last dimensions, then scales and shifts.
+#[pyfunction]
+#[pyo3(signature = (input, normalized_shape, weight = None, bias = None, eps = 1e-5))]
+pub fn layer_norm(
+    input: &PyTensor,
+    normalized_shape: DimsArg,
+    weight: Option<&PyTensor>,
+    bias: Option<&PyTensor>,
+    eps: f64,
+) -> Result<PyTensor> {
+    let t = norm::layer_norm(&input.t, &normalized_shape.0, inner(&weight), inner(&bias), eps)?;
+    Ok(input.wrap(t))
+}
+
+/// Divides by the root of the mean square over the last dimensions, then scales.
+#[pyfunction]
+#[pyo3(signature = (input, normalized_shape, weight = None, eps = None))]
+pub fn rms_norm(
+    input: &PyTensor,
+    normalized_shape: DimsArg,
+    weight: Option<&PyTensor>,
+    eps: Option<f64>,
+) -> Result<PyTensor> {
+    Ok(input.wrap(norm::rms_norm(&input.t, &normalized_shape.0, inner(&weight), eps)?))
+}
+
+/// `softmax(query @ key.T * scale + attn_mask) @ value`; a row that sees nothing gives zeros.
+#[pyfunction]
+#[pyo3(signature = (
+    query, key, value, attn_mask = None, dropout_p = 0.0, is_causal = false, scale = None, enable_gqa = false
+))]
+pub fn scaled_dot_product_attention(
+    query: &PyTensor,
+    key: &PyTensor,
+    value: &PyTensor,
+    attn_mask: Option<&PyTensor>,
+    dropout_p: f64,
+    is_causal: bool,
+    scale: Option<f64>,
+    enable_gqa: bool,
+) -> Result<PyTensor> {
+    let how = Attending { causal: is_causal, scale, gqa: enable_gqa, dropout: dropout_p };
+    Ok(query.wrap(attention::attention(&query.t, &key.t, &value.t, inner(&attn_mask), how)?))
 }
 
 /// Rows of `weight`, by index.

@@ -12,10 +12,13 @@ from gt._gt import (
     huber_loss,
     kl_div,
     l1_loss,
+    layer_norm,
     linear,
     mse_loss,
     nll_loss,
     one_hot,
+    rms_norm,
+    scaled_dot_product_attention,
     smooth_l1_loss,
 )
 

@@ -44,6 +44,9 @@ pub fn attention(
     let batch = |t: &Tensor| -> Shape { t.shape()[..rank - kept].into() };
     let joint = Shape::broadcast(OP, &Shape::broadcast(OP, &batch(q), &batch(k))?, &batch(v))?;
     let whole = |t: &Tensor| -> Result<Tensor> {
+        if joint[..] == t.shape()[..rank - kept] {
+            return Ok(t.clone());
+        }
         expand_to(t, &joint.iter().chain(&t.shape()[rank - kept..]).copied().collect())
     };
     let (q, k, v) = (whole(q)?, whole(k)?, whole(v)?);

@@ -102,7 +102,7 @@ pub fn sgd_step(
         for &i in &group {
             let Some(g) = &grads[i] else { continue };
             pair(&mut args, &params[i], g)?;
-            if let (true, false, Some(speed)) = (momentum, first, &buffers[i]) {
+            if let (true, false, Some(Some(speed))) = (momentum, first, buffers.get(i)) {
                 args.push(Operand::Val(speed.var()?));
             }
         }
