@@ -78,7 +78,7 @@ pub struct Gradient {
 }
 
 /// Query rows of a block, and keys.
-const ROWS: usize = 64;
+const ROWS: usize = 48;
 const KEYS: usize = 512;
 
 /// The type scores are computed in.
