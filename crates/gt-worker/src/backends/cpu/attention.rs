@@ -35,6 +35,12 @@ impl View {
         let elements = b as isize * sb + h as isize * sh + t as isize * st;
         self.at.wrapping_offset(elements * self.dtype.size() as isize)
     }
+
+    /// `group` heads of one row each as the rows of one head.
+    fn regrouped(self, group: usize) -> View {
+        let [sb, sh, _, sw] = self.strides;
+        View { strides: [sb, sh * group as isize, sh, sw], ..self }
+    }
 }
 
 /// The sizes of an attention.
@@ -78,7 +84,7 @@ pub struct Gradient {
 }
 
 /// Query rows of a block, and keys.
-const ROWS: usize = 64;
+const ROWS: usize = 48;
 const KEYS: usize = 512;
 
 /// The type scores are computed in.
@@ -457,8 +463,8 @@ unsafe fn mask_row<T: Num>(mask: &View, (b, h): (usize, usize), t: usize, keys: 
             _ => {
                 let (mut raw, mut wide) = ([0u16; 64], [0f32; 64]);
                 for (c, x) in x.chunks_mut(64).enumerate() {
-                    for j in 0..x.len() {
-                        raw[j] = *(first as *const u16).offset((c * 64 + j) as isize * step);
+                    for (j, raw) in raw.iter_mut().enumerate().take(x.len()) {
+                        *raw = *(first as *const u16).offset((c * 64 + j) as isize * step);
                     }
                     widen(mask.dtype, raw.as_ptr() as *const u8, wide.as_mut_ptr() as *mut u8, x.len());
                     x.iter_mut().zip(&wide).for_each(|(x, &m)| *x = *x + T::of(m as f64));
@@ -477,16 +483,9 @@ impl Attention {
     /// One query per head: the heads that share keys become the rows of one head.
     fn regrouped(mut self) -> Attention {
         let s = self.sizes;
-        let group = s.heads / s.kv_heads.max(1);
-        if s.queries != 1 || group == 0 {
-            return self;
-        }
-        let regroup = |x: View| {
-            let [sb, sh, _, sw] = x.strides;
-            View { strides: [sb, sh * group as isize, sh, sw], ..x }
-        };
-        self.q = regroup(self.q);
-        self.mask = self.mask.map(regroup);
+        let group = self.group();
+        self.q = self.q.regrouped(group);
+        self.mask = self.mask.map(|x| x.regrouped(group));
         if self.causal {
             self.sizes.keys = s.keys.min(1);
             self.causal = false;
@@ -555,14 +554,9 @@ struct Partial<T> {
 
 /// Computes `out`, and `lse` (f32 or f64, [batch, head, query, 1]) if it is wanted.
 pub fn forward(x: &Attention, out: View, lse: Option<View>, threads: &Threads) {
-    let one = x.sizes.queries == 1 && x.sizes.kv_heads > 0;
-    let group = x.group() as isize;
-    let regroup = |v: View| {
-        let [sb, sh, _, sw] = v.strides;
-        View { strides: [sb, sh * group, sh, sw], ..v }
-    };
-    let (y, out, lse) = match one {
-        true => (x.regrouped(), regroup(out), lse.map(regroup)),
+    let group = x.group();
+    let (y, out, lse) = match x.sizes.queries == 1 && group > 1 {
+        true => (x.regrouped(), out.regrouped(group), lse.map(|x| x.regrouped(group))),
         false => (*x, out, lse),
     };
     match Lane::of(x.q.dtype) {

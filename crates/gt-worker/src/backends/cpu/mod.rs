@@ -44,11 +44,7 @@ impl CpuBackend {
         let options = CompileOptions { takes, longest_row: LONGEST_ROW, ..options };
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let count = threads.map_or(cores, |n| n.max(1) as usize);
-        CpuBackend {
-            pool: Pool::new(total_memory() / 10 * 9),
-            threads: Arc::new(Threads::new(count)),
-            options,
-        }
+        CpuBackend { pool: Pool::new(total_memory() / 10 * 9), threads: Threads::shared(count), options }
     }
 }
 

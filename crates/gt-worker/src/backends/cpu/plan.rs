@@ -22,6 +22,8 @@ pub struct CpuPlan {
     /// Bytes for matrix products of half types.
     scratch: usize,
     reserve: usize,
+    /// Has so much to do that threads will be called again and again.
+    long: bool,
 }
 
 /// A step made ready.
@@ -76,7 +78,12 @@ impl CpuPlan {
             .collect();
         let outs: usize = plan.storages.iter().filter(|s| s.place == Place::Out).map(|s| s.bytes).sum();
         let reserve = plan.arena + scratch + outs;
-        CpuPlan { plan, ready, structure, pool, threads, scratch, reserve }
+        let products = plan.steps.iter().map(|step| match &step.work {
+            Work::Matmul(mm) => mm.batch.numel() * mm.m * mm.n * mm.k,
+            _ => 0,
+        });
+        let long = plan.steps.len() > 4 && (reserve > 4 << 20 || products.sum::<usize>() > 4 << 20);
+        CpuPlan { plan, ready, structure, pool, threads, scratch, reserve, long }
     }
 
     fn step(&self, i: usize, bases: Bases, scratch: *mut u8) -> Result<(), Error> {
@@ -206,6 +213,7 @@ impl Plan for CpuPlan {
         let mut bound = self.bind(inputs).map_err(|error| PlanError { instr: None, error })?;
         let scratch = bound.scratch.as_ref().map_or(std::ptr::null_mut(), |s| s.ptr());
         let bases = Bases { ptrs: &bound.ptrs, slots };
+        let _awake = self.long.then(|| self.threads.stay_awake());
         for (i, step) in self.plan.steps.iter().enumerate() {
             self.step(i, bases, scratch).map_err(|error| PlanError { instr: Some(step.instr), error })?;
         }

@@ -345,7 +345,7 @@ unsafe fn product<V: Vector>(m: usize, n: usize, k: usize, a: Mat<V::T>, b: Mat<
         let width = 2 * V::LANES;
         // Rows that lie multiples of a page apart fall on one another in the first-level cache.
         let gather = a.cs == 1 && n > 4 * width && (a.rs as usize * size).is_multiple_of(2048) && k >= 64;
-        let copy = b.cs != 1 || (m >= 64 && b.rs as usize * size >= 1024);
+        let copy = b.cs != 1 || (m >= 24 && b.rs as usize * size >= 1024);
         let panel = BLOCK_TERMS * width;
         let block = if gather { BLOCK_ROWS * BLOCK_TERMS } else { 0 };
         let room = if copy || gather { panels((panel + block) * size) as *mut V::T } else { c.at };

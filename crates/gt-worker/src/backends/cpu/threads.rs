@@ -1,57 +1,128 @@
 //! A few threads of our own, asleep until there is enough to do.
 
 use parking_lot::{Condvar, Mutex};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// Threads that share the tasks of one caller at a time.
 pub struct Threads {
     shared: Arc<Shared>,
     helpers: Vec<JoinHandle<()>>,
-    /// Held by the caller whose job runs.
-    busy: Mutex<()>,
+    /// Held by the caller whose job runs; counts jobs.
+    busy: Mutex<u64>,
 }
 
 struct Shared {
-    state: Mutex<State>,
+    /// The job as one word: its number, how many tasks it has and which is next. Whoever moves `next` below `tasks`
+    /// owns that task, and the job cannot end before it is done; so what `work` holds belongs to it.
+    claim: AtomicU64,
+    /// The two words of a `*const dyn Fn(usize)`.
+    work: [AtomicUsize; 2],
+    /// Tasks of the job that are done.
+    done: AtomicUsize,
+    /// The caller sleeps until the last task is done.
+    waiting: AtomicBool,
+    sleepers: AtomicUsize,
+    /// Callers that will soon have another job.
+    awake: AtomicUsize,
+    stop: AtomicBool,
+    lock: Mutex<()>,
     wake: Condvar,
-    done: Condvar,
-    /// Counts jobs, so that a thread that just finished one can look for the next without the lock.
-    epoch: AtomicUsize,
-    /// The next task of the job.
-    next: AtomicUsize,
-    running: AtomicUsize,
+    finished: Condvar,
 }
 
-struct State {
-    job: Option<Job>,
-    stop: bool,
+/// Bits of a task's number.
+const BITS: u32 = 20;
+const MOST: usize = 1 << (BITS - 1);
+
+fn word(epoch: u64, tasks: usize) -> u64 {
+    (epoch << (2 * BITS)) | ((tasks as u64) << BITS)
 }
 
-#[derive(Clone, Copy)]
-struct Job {
-    work: *const (dyn Fn(usize) + Sync),
-    tasks: usize,
-    epoch: usize,
+/// How long a thread looks for work before it goes to sleep, and how long while a caller holds an `Awake`.
+const LOOK: Duration = Duration::from_micros(40);
+const LOOK_LONGER: Duration = Duration::from_micros(400);
+
+impl Shared {
+    /// A task of the job that runs, now this thread's to do.
+    #[inline]
+    fn next(&self) -> Option<(u64, usize)> {
+        let mask = (1u64 << BITS) - 1;
+        let mut claim = self.claim.load(Ordering::Acquire);
+        loop {
+            let (next, tasks) = (claim & mask, (claim >> BITS) & mask);
+            if next >= tasks {
+                return None;
+            }
+            match self.claim.compare_exchange_weak(claim, claim + 1, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Some((tasks, next as usize)),
+                Err(now) => claim = now,
+            }
+        }
+    }
+
+    fn has_work(&self) -> bool {
+        let claim = self.claim.load(Ordering::SeqCst);
+        let mask = (1u64 << BITS) - 1;
+        claim & mask < (claim >> BITS) & mask
+    }
+
+    fn rouse(&self) {
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            let _lock = self.lock.lock();
+            self.wake.notify_all();
+        }
+    }
 }
 
-// SAFETY: the pointer is used only while the caller that owns the closure waits in `run`.
-unsafe impl Send for Job {}
+/// Calls `f` until it is true or the time is over.
+#[inline]
+fn look(limit: impl Fn() -> Duration, f: impl Fn() -> bool) -> bool {
+    for _ in 0..200 {
+        if f() {
+            return true;
+        }
+        std::hint::spin_loop();
+    }
+    let start = Instant::now();
+    loop {
+        for _ in 0..50 {
+            if f() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        if start.elapsed() > limit() {
+            return false;
+        }
+    }
+}
 
-/// Looks this many times before going to sleep.
-const SPINS: usize = 2000;
+/// Keeps helpers from falling asleep between the jobs of a caller.
+pub struct Awake<'a>(&'a Shared);
+
+impl Drop for Awake<'_> {
+    fn drop(&mut self) {
+        self.0.awake.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 impl Threads {
     /// `count` threads, the calling one included.
     pub fn new(count: usize) -> Threads {
         let shared = Arc::new(Shared {
-            state: Mutex::new(State { job: None, stop: false }),
+            claim: AtomicU64::new(0),
+            work: [AtomicUsize::new(0), AtomicUsize::new(0)],
+            done: AtomicUsize::new(0),
+            waiting: AtomicBool::new(false),
+            sleepers: AtomicUsize::new(0),
+            awake: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+            lock: Mutex::new(()),
             wake: Condvar::new(),
-            done: Condvar::new(),
-            epoch: AtomicUsize::new(0),
-            next: AtomicUsize::new(0),
-            running: AtomicUsize::new(0),
+            finished: Condvar::new(),
         });
         let helpers = (1..count.max(1))
             .filter_map(|i| {
@@ -59,130 +130,137 @@ impl Threads {
                 std::thread::Builder::new().name(format!("gt-cpu-{i}")).spawn(move || help(&shared)).ok()
             })
             .collect();
-        Threads { shared, helpers, busy: Mutex::new(()) }
+        Threads { shared, helpers, busy: Mutex::new(0) }
+    }
+
+    /// The threads of this process for backends of `count` threads: several workers in one process share them, so that
+    /// they do not crowd each other out.
+    pub fn shared(count: usize) -> Arc<Threads> {
+        static POOLS: Mutex<Vec<Weak<Threads>>> = Mutex::new(Vec::new());
+        let mut pools = POOLS.lock();
+        pools.retain(|pool| pool.strong_count() > 0);
+        if let Some(pool) = pools.iter().filter_map(Weak::upgrade).find(|pool| pool.count() == count.max(1)) {
+            return pool;
+        }
+        let pool = Arc::new(Threads::new(count));
+        pools.push(Arc::downgrade(&pool));
+        pool
     }
 
     pub fn count(&self) -> usize {
         self.helpers.len() + 1
     }
 
-    /// Runs `work(0..tasks)`, each once, on whatever threads are free. Which thread runs a task is left open.
+    /// Wakes the helpers, and keeps them looking for work until this is dropped (within bounds).
+    pub fn stay_awake(&self) -> Awake<'_> {
+        self.shared.awake.fetch_add(1, Ordering::Relaxed);
+        self.shared.rouse();
+        Awake(&self.shared)
+    }
+
+    /// Runs `work(0..tasks)`, each once, on whatever threads are free. Which thread runs a task is left open. Tasks may
+    /// differ in kind (`|i| match i { 0 => one(), _ => other() }`); a `run` inside a task stays on its thread.
     pub fn run(&self, tasks: usize, work: &(dyn Fn(usize) + Sync)) {
         let owner = if tasks > 1 && !self.helpers.is_empty() { self.busy.try_lock() } else { None };
-        if owner.is_none() {
+        let Some(mut epoch) = owner else {
             (0..tasks).for_each(work);
             return;
+        };
+        if tasks > MOST {
+            drop(epoch);
+            return self.run(MOST, &|g| (tasks * g / MOST..tasks * (g + 1) / MOST).for_each(work));
         }
         let shared = &*self.shared;
-        // SAFETY: only the lifetime changes; `run` does not return before every helper is done with it.
-        let work_ptr = unsafe {
-            std::mem::transmute::<*const (dyn Fn(usize) + Sync), *const (dyn Fn(usize) + Sync + 'static)>(
-                work,
-            )
-        };
-        {
-            let mut state = shared.state.lock();
-            let epoch = shared.epoch.load(Ordering::Relaxed) + 1;
-            shared.next.store(0, Ordering::Relaxed);
-            state.job = Some(Job { work: work_ptr, tasks, epoch });
-            shared.epoch.store(epoch, Ordering::Release);
-        }
-        if tasks == 2 {
-            shared.wake.notify_one();
-        } else {
-            shared.wake.notify_all();
-        }
-        let mut finish = Finish { shared };
-        finish.claim(tasks, work);
-    }
-}
-
-/// Takes the job back when the caller leaves, panicking or not.
-struct Finish<'a> {
-    shared: &'a Shared,
-}
-
-impl Finish<'_> {
-    fn claim(&mut self, tasks: usize, work: &(dyn Fn(usize) + Sync)) {
-        loop {
-            let i = self.shared.next.fetch_add(1, Ordering::Relaxed);
-            if i >= tasks {
-                return;
-            }
+        *epoch += 1;
+        // SAFETY: a fat pointer is two words; only its form changes.
+        let words = unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), [usize; 2]>(work) };
+        shared.work[0].store(words[0], Ordering::Relaxed);
+        shared.work[1].store(words[1], Ordering::Relaxed);
+        shared.done.store(0, Ordering::Relaxed);
+        shared.claim.store(word(*epoch, tasks), Ordering::SeqCst);
+        shared.rouse();
+        let mut finish = Finish { shared, tasks, mine: 0 };
+        while let Some((_, i)) = shared.next() {
+            finish.mine += 1;
             work(i);
         }
     }
 }
 
+/// Waits for the tasks that helpers took when the caller leaves, panicking or not.
+struct Finish<'a> {
+    shared: &'a Shared,
+    tasks: usize,
+    /// Tasks the caller took, the one that panicked included.
+    mine: usize,
+}
+
 impl Drop for Finish<'_> {
     fn drop(&mut self) {
         let shared = self.shared;
-        shared.state.lock().job = None;
-        for _ in 0..SPINS {
-            if shared.running.load(Ordering::Acquire) == 0 {
-                return;
-            }
-            std::hint::spin_loop();
+        // After a panic the tasks that are left are nobody's to do.
+        while shared.next().is_some() {
+            self.mine += 1;
         }
-        let mut state = shared.state.lock();
-        while shared.running.load(Ordering::Acquire) != 0 {
-            shared.done.wait(&mut state);
+        let theirs = self.tasks - self.mine;
+        let over = || shared.done.load(Ordering::SeqCst) == theirs;
+        if look(|| LOOK, over) {
+            return;
         }
+        let mut lock = shared.lock.lock();
+        shared.waiting.store(true, Ordering::SeqCst);
+        while !over() {
+            shared.finished.wait(&mut lock);
+        }
+        shared.waiting.store(false, Ordering::SeqCst);
     }
 }
 
 fn help(shared: &Shared) {
-    let mut seen = 0;
     loop {
-        for _ in 0..SPINS {
-            if shared.epoch.load(Ordering::Acquire) != seen {
-                break;
-            }
-            std::hint::spin_loop();
-        }
-        let job = {
-            let mut state = shared.state.lock();
-            loop {
-                if state.stop {
-                    return;
-                }
-                match state.job {
-                    Some(job) if job.epoch != seen => {
-                        seen = job.epoch;
-                        shared.running.fetch_add(1, Ordering::AcqRel);
-                        break job;
-                    }
-                    _ => {
-                        seen = shared.epoch.load(Ordering::Acquire);
-                        shared.wake.wait(&mut state);
-                    }
-                }
-            }
-        };
-        loop {
-            let i = shared.next.fetch_add(1, Ordering::Relaxed);
-            if i >= job.tasks {
-                break;
-            }
-            // SAFETY: `running` counts us, so the caller still waits in `run` and the closure lives.
-            let work = unsafe { &*job.work };
+        while let Some((_, i)) = shared.next() {
+            let words = [shared.work[0].load(Ordering::Relaxed), shared.work[1].load(Ordering::Relaxed)];
+            // SAFETY: the task is ours, so the caller still waits in `run`, and the closure it stored there lives.
+            let work = unsafe { &*std::mem::transmute::<[usize; 2], *const (dyn Fn(usize) + Sync)>(words) };
             if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(i))).is_err() {
                 // A panic here is a bug of ours; half a result must not be taken for a whole one.
                 std::process::abort();
             }
+            shared.done.fetch_add(1, Ordering::SeqCst);
+            if shared.waiting.load(Ordering::SeqCst) {
+                let _lock = shared.lock.lock();
+                shared.finished.notify_all();
+            }
         }
-        if shared.running.fetch_sub(1, Ordering::AcqRel) == 1 {
-            let _state = shared.state.lock();
-            shared.done.notify_all();
+        let limit = || match shared.awake.load(Ordering::Relaxed) {
+            0 => LOOK,
+            _ => LOOK_LONGER,
+        };
+        if look(limit, || shared.has_work() || shared.stop.load(Ordering::Relaxed)) {
+            if shared.stop.load(Ordering::SeqCst) {
+                return;
+            }
+            continue;
         }
+        let mut lock = shared.lock.lock();
+        shared.sleepers.fetch_add(1, Ordering::SeqCst);
+        while !shared.has_work() && !shared.stop.load(Ordering::SeqCst) {
+            shared.wake.wait(&mut lock);
+            if shared.awake.load(Ordering::Relaxed) > 0 {
+                break;
+            }
+        }
+        shared.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        self.shared.state.lock().stop = true;
-        self.shared.epoch.fetch_add(1, Ordering::Release);
-        self.shared.wake.notify_all();
+        {
+            let _lock = self.shared.lock.lock();
+            self.shared.stop.store(true, Ordering::SeqCst);
+            self.shared.wake.notify_all();
+        }
         for helper in self.helpers.drain(..) {
             let _ = helper.join();
         }
@@ -210,7 +288,6 @@ impl Ptr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicU64;
 
     #[test]
     fn every_task_runs_once() {
@@ -224,6 +301,42 @@ mod tests {
             let want: u64 = (0..n).map(|i| 1 << (3 * i)).sum();
             assert_eq!(sum.into_inner(), want);
         }
+    }
+
+    #[test]
+    fn sleeping_helpers_wake_and_callers_wait() {
+        let threads = Threads::new(2);
+        for pause in [0, 100, 1000] {
+            for _ in 0..20 {
+                let sum = AtomicU64::new(0);
+                threads.run(2, &|i| {
+                    std::thread::sleep(Duration::from_micros(pause * (1 + i as u64)));
+                    sum.fetch_add(1 + i as u64, Ordering::Relaxed);
+                });
+                assert_eq!(sum.into_inner(), 3);
+                std::thread::sleep(Duration::from_micros(pause));
+            }
+        }
+        let _awake = threads.stay_awake();
+        // A job inside a job stays on its thread.
+        let sum = AtomicU64::new(0);
+        threads.run(3, &|_| {
+            threads.run(5, &|i| {
+                sum.fetch_add(i as u64, Ordering::Relaxed);
+            })
+        });
+        assert_eq!(sum.into_inner(), 30);
+        let many = AtomicU64::new(0);
+        threads.run(MOST + 3, &|_| {
+            many.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(many.into_inner(), MOST as u64 + 3);
+    }
+
+    #[test]
+    fn workers_of_one_process_share_threads() {
+        let (a, b, c) = (Threads::shared(3), Threads::shared(3), Threads::shared(2));
+        assert!(Arc::ptr_eq(&a, &b) && !Arc::ptr_eq(&a, &c));
     }
 
     #[test]
