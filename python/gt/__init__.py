@@ -73,6 +73,7 @@ from gt._gt import (
 )
 from gt._size import Size
 from gt.autograd.grad_mode import enable_grad, inference_mode, no_grad, set_grad_enabled
+from gt.serialization import load, save
 
 __version__ = _gt.__version__
 
