@@ -81,7 +81,7 @@ def main(argv=None):
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--steps", type=int, default=0, help="train for so many steps instead")
     parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--every", type=int, default=50, help="print every so many steps")

@@ -1,6 +1,7 @@
 """Neural networks."""
 
 from gt.nn import functional, init, utils
+from gt.nn.containers import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
 from gt.nn.functional import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -37,7 +38,8 @@ from gt.nn.layers import (
     Tanh,
 )
 from gt.nn.losses import BCELoss, BCEWithLogitsLoss, CrossEntropyLoss, L1Loss, MSELoss, NLLLoss
-from gt.nn.module import Buffer, Module, ModuleDict, ModuleList, Parameter, ParameterList, Sequential
+from gt.nn.module import Module
+from gt.nn.parameter import Buffer, Parameter
 from gt.optim import SGD, Optimizer
 
 __all__ = [
@@ -64,6 +66,7 @@ __all__ = [
     "NLLLoss",
     "Optimizer",
     "Parameter",
+    "ParameterDict",
     "ParameterList",
     "RMSNorm",
     "ReLU",

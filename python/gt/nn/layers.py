@@ -3,7 +3,8 @@
 from gt._gt import empty
 from gt.nn import functional as F
 from gt.nn import init
-from gt.nn.module import Module, Parameter
+from gt.nn.module import Module
+from gt.nn.parameter import Parameter
 
 
 class Identity(Module):
