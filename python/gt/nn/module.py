@@ -1,10 +1,11 @@
 """Modules: things with parameters, as in PyTorch."""
 
 from gt._gt import Tensor
+from gt._hooks import Hooks
 from gt.autograd.grad_mode import no_grad
-from gt.nn.hooks import BackwardTaps, Hooks
 from gt.nn.parameter import Buffer, Parameter
 from gt.nn.state import State
+from gt.nn.taps import BackwardTaps
 
 _HOOKS = (
     "_forward_pre_hooks",

@@ -45,10 +45,8 @@ class State:
         """Takes back what `get_extra_state` gave."""
         raise RuntimeError("set_extra_state: a module that gives extra state takes it back")
 
-    def state_dict(self, *args, destination=None, prefix="", keep_vars=False):
+    def state_dict(self, *, destination=None, prefix="", keep_vars=False):
         """Parameters and buffers by dotted name, sharing their storage."""
-        if args:
-            destination, prefix, keep_vars = (*args, *(destination, prefix, keep_vars)[len(args) :])
         out = {} if destination is None else destination
         for hook in self._state_dict_pre_hooks:
             hook(self, prefix, keep_vars)
