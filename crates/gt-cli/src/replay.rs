@@ -1,7 +1,7 @@
 //! `gt replay`: a saved program runs again, on any backend, and its numbers are compared with the reference's.
 
 use gt_ir::host::HostTensor;
-use gt_ir::{Error, Program, Result, bail};
+use gt_ir::{Error, Program, Result, Ty, bail};
 use gt_worker::backend::HostBytes;
 use gt_worker::backends;
 use std::path::{Path, PathBuf};
@@ -17,6 +17,9 @@ pub struct Args {
     /// Print the program's text form.
     #[arg(long)]
     text: bool,
+    /// Print how long each step of its plan takes, the best of this many runs.
+    #[arg(long, value_name = "RUNS")]
+    profile: Option<usize>,
 }
 
 /// The first bytes of a saved program.
@@ -67,6 +70,9 @@ pub fn run(args: Args) -> Result<i32> {
             Ok(HostTensor { ty: ty.clone(), data: data.to_vec() })
         })
         .collect::<Result<_>>()?;
+    if let Some(runs) = args.profile {
+        return profile(&args.backend, &program, &types, &inputs, runs);
+    }
     let expected = gt_ir::reference::run(&program.structure, &hosts, &program.slots)
         .map_err(|(instr, e)| e.map_message(|m| format!("instruction {instr} on the reference: {m}")))?;
     let backend = backends::open(&args.backend, None)?;
@@ -104,6 +110,37 @@ pub fn run(args: Args) -> Result<i32> {
         );
     }
     Ok(if wrong == 0 { 0 } else { 1 })
+}
+
+/// Prints the steps of a program's plan with the time each takes.
+fn profile(
+    backend: &str,
+    program: &Program,
+    types: &[Ty],
+    inputs: &[Arc<Vec<u8>>],
+    runs: usize,
+) -> Result<i32> {
+    let backend = backends::open(backend, None)?;
+    let plan = backend.compile(&program.structure, types)?;
+    let mut buffers = Vec::new();
+    for (ty, data) in types.iter().zip(inputs) {
+        buffers.push(backend.upload(ty, HostBytes::Owned(data.clone()))?);
+    }
+    let mut best: Vec<(String, f64)> = Vec::new();
+    for _ in 0..runs.max(1) {
+        let took = plan.profile(&mut buffers, &program.slots).map_err(|e| e.error)?;
+        if best.is_empty() {
+            best = took;
+        } else {
+            best.iter_mut().zip(took).for_each(|(b, t)| b.1 = b.1.min(t.1));
+        }
+    }
+    let total: f64 = best.iter().map(|(_, t)| t).sum();
+    println!("{} steps, {:.1} us in all", best.len(), total * 1e6);
+    for (i, (what, seconds)) in best.iter().enumerate() {
+        println!("{:>9.1} us  {i}: {what}", seconds * 1e6);
+    }
+    Ok(0)
 }
 
 /// The largest difference of two tensors, relative to the larger of 1 and the expected size.

@@ -1,13 +1,14 @@
-//! Orders the graph into steps. Elementwise nodes gather in groups; a group becomes one kernel.
+//! Orders the graph into steps. Elementwise nodes and reductions of rows gather in groups; a group becomes one kernel.
 //!
 //! Open groups read only what has been written by earlier steps. That makes any two of one shape safe to merge, and
-//! a group is emitted at the latest when somebody reads one of its values in another way than element by element.
+//! a group is emitted at the latest when somebody reads one of its values in another way than element by element or
+//! row by row.
 
 use crate::CompileOptions;
 use crate::graph::{Graph, Ref, Use, WHOLE, What};
 use crate::map::Map;
 use crate::plan::*;
-use gt_ir::{DType, Ints, ReduceKind, Shape, Structure, Unary};
+use gt_ir::{Ints, ReduceKind, Shape, Structure, Unary};
 use smallvec::SmallVec;
 
 /// Steps and storages before places are given.
@@ -18,7 +19,7 @@ pub struct Draft {
 }
 
 /// More members than this and a group is closed.
-const MAX_MEMBERS: usize = 40;
+const MAX_MEMBERS: usize = 48;
 /// More loads than this and a group is closed.
 const MAX_READS: usize = 20;
 /// Values of at most this much work are computed again in a reduction rather than written and read.
@@ -35,6 +36,8 @@ pub enum At {
 
 pub struct Group {
     pub shape: Shape,
+    /// Leading dimensions that number the rows, once a row is reduced.
+    pub rows: Option<usize>,
     pub members: Vec<u32>,
     /// Nodes outside that members read.
     pub reads: SmallVec<[u32; 8]>,
@@ -45,13 +48,15 @@ pub struct Schedule<'a> {
     pub structure: &'a Structure,
     pub draft: Draft,
     pub at: Vec<At>,
+    /// Members of groups with one value per row.
+    pub per_row: Vec<bool>,
     /// References to each node not met yet.
     pub left: Vec<u32>,
     pub groups: Vec<Group>,
     pub open: Vec<u32>,
     /// No step from here on can fail.
     pub late: bool,
-    pub fuse: bool,
+    pub options: CompileOptions,
     pub reused: Vec<bool>,
 }
 
@@ -65,11 +70,12 @@ pub fn schedule(graph: &Graph, structure: &Structure, options: CompileOptions) -
             outs: Vec::with_capacity(graph.outs.len()),
         },
         at: vec![At::Nowhere; graph.nodes.len()],
+        per_row: vec![false; graph.nodes.len()],
         left: graph.nodes.iter().map(|n| n.uses).collect(),
         groups: Vec::new(),
         open: Vec::new(),
         late: false,
-        fuse: options.fuse,
+        options,
         reused: vec![false; structure.inputs.len()],
     };
     for (i, input) in structure.inputs.iter().enumerate() {
@@ -92,7 +98,7 @@ pub fn schedule(graph: &Graph, structure: &Structure, options: CompileOptions) -
         }
     }
     while let Some(&g) = s.open.first() {
-        s.emit(g, None);
+        s.emit(g);
     }
     for &out in &graph.outs {
         let storage = s.mem(out);
@@ -149,101 +155,180 @@ impl Schedule<'_> {
                 self.step(node.instr, Work::CheckNonzero { divisor, dtype: node.ty.dtype });
             }
             What::Other => self.other(n),
+            // The step of its node has made it.
+            What::Part => self.met(&node.args),
         }
     }
 
-    // Elementwise groups.
+    // Groups.
 
-    fn internal(&self, r: Ref, shape: &Shape) -> Option<u32> {
-        match self.at[r.node as usize] {
-            At::Open(g) if r.map == WHOLE && self.graph.nodes[r.node as usize].ty.shape == *shape => Some(g),
-            _ => None,
+    /// How a member of an open group would be read by a node of `shape`: its group, and whether that node has one value
+    /// per row of it. `None` if it has to be in memory first.
+    fn inside(&self, r: Ref, shape: &Shape) -> Option<(u32, bool)> {
+        let At::Open(g) = self.at[r.node as usize] else { return None };
+        let group = &self.groups[g as usize];
+        if !self.per_row[r.node as usize] {
+            let same = r.map == WHOLE && self.graph.nodes[r.node as usize].ty.shape == *shape;
+            return same.then_some((g, false));
         }
+        let rows = group.rows?;
+        let seen = self.graph.shape(r);
+        let map = self.graph.map(r);
+        if *shape == group.shape {
+            let map = map.expanded(seen, shape);
+            return (map == row_map(shape, rows, &map)).then_some((g, false));
+        }
+        let count: usize = group.shape[..rows].iter().product();
+        (shape.numel() == count && seen.numel() == count && map.is_whole(seen)).then_some((g, true))
     }
 
     fn elementwise(&mut self, n: u32) {
         let graph = self.graph;
         let node = &graph.nodes[n as usize];
         let shape = &node.ty.shape;
-        for arg in &node.args {
-            if let Use::Val(r) = arg
-                && let At::Open(g) = self.at[r.node as usize]
-                && self.internal(*r, shape).is_none()
-            {
-                self.emit(g, None);
-            }
-        }
         let mut homes: SmallVec<[u32; 3]> = SmallVec::new();
-        let (mut members, mut reads) = (1, 0);
+        let mut per_row = false;
         for arg in &node.args {
             let Use::Val(r) = arg else { continue };
-            match self.internal(*r, shape) {
-                Some(g) if !homes.contains(&g) => {
-                    homes.push(g);
-                    members += self.groups[g as usize].members.len();
-                    reads += self.groups[g as usize].reads.len();
+            if let At::Open(g) = self.at[r.node as usize] {
+                match self.inside(*r, shape) {
+                    Some((_, row)) if homes.is_empty() => {
+                        per_row = row;
+                        homes.push(g);
+                    }
+                    Some((_, row)) if row == per_row => {
+                        if !homes.contains(&g) {
+                            homes.push(g);
+                        }
+                    }
+                    // Values per row stay where their rows are.
+                    Some((_, true)) => {
+                        std::mem::take(&mut homes).into_iter().for_each(|h| self.emit(h));
+                        per_row = true;
+                        homes.push(g);
+                    }
+                    _ => {
+                        self.emit(g);
+                        homes.retain(|h| *h != g);
+                    }
                 }
-                Some(_) => {}
-                None => reads += 1,
             }
         }
-        if members > MAX_MEMBERS || reads > MAX_READS {
-            for &g in &homes {
-                self.emit(g, None);
-            }
-            homes.clear();
+        self.unite(&mut homes, per_row);
+        if per_row && !homes.is_empty() && !self.reads_by_row(n, homes[0]) {
+            homes.drain(..).for_each(|g| self.emit(g));
         }
-        if homes.is_empty() && self.fuse {
-            homes.extend(self.neighbour(n));
+        let size: (usize, usize) = homes.iter().fold((1, node.args.len()), |(members, reads), &g| {
+            let group = &self.groups[g as usize];
+            (members + group.members.len(), reads + group.reads.len())
+        });
+        if size.0 > MAX_MEMBERS || size.1 > MAX_READS {
+            homes.drain(..).for_each(|g| self.emit(g));
+        }
+        if homes.is_empty() {
+            per_row = false;
+            if self.options.fuse {
+                let reads: SmallVec<[u32; 3]> = node.args.iter().filter_map(Use::node).collect();
+                homes.extend(self.neighbour(shape, &reads));
+            }
         }
         let home = match homes.first() {
             Some(&g) => g,
-            None => {
-                self.groups.push(Group { shape: shape.clone(), members: Vec::new(), reads: SmallVec::new() });
-                let g = self.groups.len() as u32 - 1;
-                self.open.push(g);
-                g
-            }
+            None => self.open(shape.clone()),
         };
         for &other in homes.iter().skip(1) {
             self.merge(home, other);
         }
-        let group = &mut self.groups[home as usize];
-        group.members.push(n);
-        for arg in &node.args {
-            if let Use::Val(r) = arg
-                && self.at[r.node as usize] != At::Open(home)
-                && !group.reads.contains(&r.node)
-            {
-                group.reads.push(r.node);
-            }
-        }
-        self.at[n as usize] = At::Open(home);
-        self.met(&node.args);
-        if !self.fuse {
-            self.emit(home, None);
+        self.join(home, n, per_row);
+        if !self.options.fuse {
+            self.emit(home);
         }
     }
 
-    /// An open group of the same shape that reads one of the same values.
-    fn neighbour(&self, n: u32) -> Option<u32> {
+    /// Emits all groups that cannot be one with the first.
+    fn unite(&mut self, homes: &mut SmallVec<[u32; 3]>, per_row: bool) {
+        let Some(&first) = homes.first() else { return };
+        let shape = self.groups[first as usize].shape.clone();
+        let mut rows = self.groups[first as usize].rows;
+        let mut apart: SmallVec<[u32; 3]> = SmallVec::new();
+        homes.retain(|g| {
+            let group = &self.groups[*g as usize];
+            let fits = group.shape == shape && (rows.is_none() || group.rows.is_none() || rows == group.rows);
+            debug_assert!(!per_row || group.rows.is_some(), "values per row are members of groups with rows");
+            if fits {
+                rows = rows.or(group.rows);
+            } else {
+                apart.push(*g);
+            }
+            fits
+        });
+        apart.into_iter().for_each(|g| self.emit(g));
+    }
+
+    /// True if all that a node with one value per row reads from memory can be read row by row.
+    fn reads_by_row(&self, n: u32, g: u32) -> bool {
         let node = &self.graph.nodes[n as usize];
+        let group = &self.groups[g as usize];
+        let Some(rows) = group.rows else { return false };
+        node.args.iter().all(|arg| match arg {
+            Use::Val(r) if self.at[r.node as usize] != At::Open(g) => {
+                self.by_row(*r, &node.ty.shape, &group.shape, rows).is_some()
+            }
+            _ => true,
+        })
+    }
+
+    /// The map of a value seen in `shape`, which has an element per row, over the whole iteration space.
+    pub fn by_row(&self, r: Ref, shape: &Shape, space: &Shape, rows: usize) -> Option<Map> {
+        let seen = self.graph.shape(r);
+        let map = self.graph.map(r).expanded(seen, shape);
+        let to: Shape = space[..rows].into();
+        let mut map = map.reshaped(shape, &to)?;
+        map.strides.resize(space.len(), 0);
+        Some(map)
+    }
+
+    fn open(&mut self, shape: Shape) -> u32 {
+        self.groups.push(Group { shape, rows: None, members: Vec::new(), reads: SmallVec::new() });
+        let g = self.groups.len() as u32 - 1;
+        self.open.push(g);
+        g
+    }
+
+    fn join(&mut self, g: u32, n: u32, per_row: bool) {
+        let node = &self.graph.nodes[n as usize];
+        let group = &mut self.groups[g as usize];
+        group.members.push(n);
+        for read in node.args.iter().filter_map(Use::node) {
+            if self.at[read as usize] != At::Open(g) && !group.reads.contains(&read) {
+                group.reads.push(read);
+            }
+        }
+        self.at[n as usize] = At::Open(g);
+        self.per_row[n as usize] = per_row;
+        self.met(&node.args);
+    }
+
+    /// An open group of the same shape that reads one of the same values.
+    fn neighbour(&self, shape: &Shape, reads: &[u32]) -> Option<u32> {
         self.open.iter().rev().take(4).copied().find(|&g| {
             let group = &self.groups[g as usize];
-            group.shape == node.ty.shape
+            group.shape == *shape
                 && group.members.len() < MAX_MEMBERS
-                && group.reads.len() + node.args.len() <= MAX_READS
-                && node.args.iter().any(|a| matches!(a, Use::Val(r) if group.reads.contains(&r.node)))
+                && group.reads.len() + reads.len() <= MAX_READS
+                && reads.iter().any(|r| group.reads.contains(r))
         })
     }
 
     fn merge(&mut self, home: u32, other: u32) {
         let members = std::mem::take(&mut self.groups[other as usize].members);
         let reads = std::mem::take(&mut self.groups[other as usize].reads);
+        let rows = self.groups[other as usize].rows;
         for &m in &members {
             self.at[m as usize] = At::Open(home);
         }
         let group = &mut self.groups[home as usize];
+        group.rows = group.rows.or(rows);
         group.members.extend(members);
         for read in reads {
             if !group.reads.contains(&read) {
@@ -254,10 +339,13 @@ impl Schedule<'_> {
     }
 
     /// Closes a group: its kernel becomes a step, if anyone needs what it computes.
-    pub fn emit(&mut self, g: u32, fold: Option<(u32, Fold)>) {
+    pub fn emit(&mut self, g: u32) {
+        self.close(g, None);
+    }
+
+    fn close(&mut self, g: u32, fold: Option<(u32, Fold)>) {
         self.open.retain(|&o| o != g);
         let mut members = std::mem::take(&mut self.groups[g as usize].members);
-        let shape = std::mem::take(&mut self.groups[g as usize].shape);
         members.sort_unstable();
         let stored: SmallVec<[u32; 8]> =
             members.iter().copied().filter(|&m| self.left[m as usize] > 0).collect();
@@ -268,11 +356,16 @@ impl Schedule<'_> {
         let wanted: SmallVec<[u32; 8]> = stored.iter().copied().chain(root).collect();
         if !wanted.is_empty() {
             let instr = self.graph.nodes[wanted[wanted.len() - 1] as usize].instr;
-            let (mut kernel, regs) = self.kernel(g, &shape, &members, &wanted);
+            let (mut kernel, regs) = self.kernel(g, &members, &wanted);
             for (k, &m) in stored.iter().enumerate() {
                 let dtype = self.graph.nodes[m as usize].ty.dtype;
                 let storage = self.made(m);
-                kernel.stores.push(Store { reg: regs[k], dtype, storage, map: Map::dense(&shape) });
+                let row = self.per_row[m as usize];
+                let mut map = Map::dense(&kernel.shape);
+                if row {
+                    map = row_map(&kernel.shape, kernel.rows, &map);
+                }
+                kernel.stores.push(Store { reg: regs[k], dtype, storage, map, row });
             }
             if let Some(mut fold) = fold {
                 fold.reg = regs[regs.len() - 1];
@@ -287,157 +380,78 @@ impl Schedule<'_> {
         }
     }
 
-    /// The loads and code that compute `wanted` from what lies outside the group, and the registers they end in.
-    fn kernel(&self, g: u32, shape: &Shape, members: &[u32], wanted: &[u32]) -> (Kernel, SmallVec<[Reg; 8]>) {
-        let graph = self.graph;
-        let inside = |r: &Ref| self.at[r.node as usize] == At::Open(g);
-        let place = |m: u32| members.binary_search(&m).unwrap_or(0);
-        let mut needed = vec![false; members.len()];
-        for &w in wanted {
-            needed[place(w)] = true;
-        }
-        for k in (0..members.len()).rev() {
-            if needed[k] {
-                for arg in &graph.nodes[members[k] as usize].args {
-                    if let Use::Val(r) = arg
-                        && inside(r)
-                    {
-                        needed[place(r.node)] = true;
-                    }
-                }
-            }
-        }
-        // Code registers are numbered from `CODE` until the loads are counted.
-        const CODE: Reg = 1 << 15;
-        let mut loads: Vec<Load> = Vec::new();
-        let mut keys: SmallVec<[(Use, DType); 16]> = SmallVec::new();
-        let mut code: Vec<Code> = Vec::new();
-        let mut regs: SmallVec<[Reg; 16]> = SmallVec::from_elem(0, members.len());
-        for (k, &m) in members.iter().enumerate() {
-            if !needed[k] {
-                continue;
-            }
-            let node = &graph.nodes[m as usize];
-            let What::Elementwise(calc) = node.what else { continue };
-            let mut args: SmallVec<[Reg; 3]> = SmallVec::new();
-            for arg in &node.args {
-                match arg {
-                    Use::Val(r) if inside(r) => args.push(regs[place(r.node)]),
-                    Use::Val(r) if graph.nodes[r.node as usize].is_check() => {}
-                    _ => {
-                        let dtype = self.operand_dtype(m, arg);
-                        let key = (*arg, dtype);
-                        let reg = match keys.iter().position(|k| *k == key) {
-                            Some(reg) => reg,
-                            None => {
-                                keys.push(key);
-                                loads.push(self.load(arg, dtype, shape));
-                                loads.len() - 1
-                            }
-                        };
-                        args.push(reg as Reg);
-                    }
-                }
-            }
-            regs[k] = match calc {
-                None => args[0],
-                Some(calc) => {
-                    code.push(Code { calc, dtype: node.ty.dtype, args });
-                    CODE + code.len() as Reg - 1
-                }
-            };
-        }
-        let settle = |r: &mut Reg| {
-            if *r >= CODE {
-                *r = *r - CODE + loads.len() as Reg;
-            }
-        };
-        code.iter_mut().for_each(|c| c.args.iter_mut().for_each(settle));
-        regs.iter_mut().for_each(settle);
-        let ends = wanted.iter().map(|&w| regs[place(w)]).collect();
-        (Kernel { shape: shape.clone(), loads, code, stores: Vec::new(), fold: None }, ends)
-    }
+    // Reductions.
 
-    /// The type an operand of member `m` is loaded as. Numbers have the computing type of what they meet.
-    fn operand_dtype(&self, m: u32, arg: &Use) -> DType {
-        let node = &self.graph.nodes[m as usize];
-        match arg {
-            Use::Val(r) => self.graph.nodes[r.node as usize].ty.dtype,
-            Use::Num(_) => match node.what {
-                What::Elementwise(Some(Calc::Binary(_))) => {
-                    let met = node.args.iter().find_map(|a| match a {
-                        Use::Val(r) => Some(self.graph.nodes[r.node as usize].ty.dtype),
-                        Use::Num(_) => None,
-                    });
-                    match met.unwrap_or(node.ty.dtype) {
-                        DType::F16 | DType::BF16 => DType::F32,
-                        dtype => dtype,
-                    }
-                }
-                _ => node.ty.dtype,
-            },
-        }
-    }
-
-    /// A load of an operand that is in memory or a number.
-    pub fn load(&self, arg: &Use, dtype: DType, shape: &Shape) -> Load {
-        let from = match arg {
-            Use::Num(x) => Source::Num(*x),
-            Use::Val(r) => {
-                let node = &self.graph.nodes[r.node as usize];
-                let num = |i: usize| match node.args[i] {
-                    Use::Num(x) => x,
-                    Use::Val(_) => Num::Const(0i64.into()),
-                };
-                let map = || {
-                    let seen = self.graph.shape(*r);
-                    let map = self.graph.map(*r);
-                    if seen == shape { map } else { map.expanded(seen, shape) }
-                };
-                match (&node.what, self.at[r.node as usize]) {
-                    (What::Full, _) => Source::Num(num(0)),
-                    (_, At::Mem(storage)) => Source::Mem { storage, map: map() },
-                    _ => Source::Iota { start: num(0), step: num(1), map: map() },
-                }
-            }
-        };
-        Load { dtype, from }
+    /// The rows of a reduction of `shape` over `dims`, if it reduces rows that a kernel may hold.
+    fn as_rows(&self, shape: &Shape, dims: &Ints) -> Option<usize> {
+        let rows = dims.iter().copied().filter(|&d| shape[d] > 1).min()?;
+        let len: usize = shape[rows..].iter().product();
+        let trailing = (rows..shape.len()).all(|d| shape[d] == 1 || dims.contains(&d));
+        let fits = shape.numel() > 0 && len <= self.options.longest_row;
+        (self.options.fuse && trailing && fits).then_some(rows)
     }
 
     fn reduce(&mut self, n: u32, kind: ReduceKind, dims: &Ints) {
         let graph = self.graph;
         let node = &graph.nodes[n as usize];
         let Use::Val(r) = node.args[0] else { return };
+        let shape = graph.shape(r);
         let dtype = node.ty.dtype;
         let fold = |storage| Fold { kind, dims: dims.clone(), reg: 0, dtype, storage };
-        match self.at[r.node as usize] {
-            At::Open(g) if r.map == WHOLE => {
-                self.met(&node.args);
-                let storage = self.made(n);
-                if self.is_cheap(g, r.node) {
-                    let mut members = self.groups[g as usize].members.clone();
-                    members.sort_unstable();
-                    let shape = &graph.nodes[r.node as usize].ty.shape;
-                    let (mut kernel, regs) = self.kernel(g, shape, &members, &[r.node]);
-                    kernel.fold = Some(Fold { reg: regs[0], ..fold(storage) });
-                    self.step(node.instr, Work::Kernel(kernel));
-                } else {
-                    self.emit(g, Some((r.node, fold(storage))));
-                }
+        if let At::Open(g) = self.at[r.node as usize]
+            && (r.map != WHOLE || self.per_row[r.node as usize])
+        {
+            self.emit(g);
+        }
+        if let Some(rows) = self.as_rows(shape, dims) {
+            let home = match self.at[r.node as usize] {
+                At::Open(g) => Some(g),
+                _ => self.neighbour(shape, &[r.node]),
+            };
+            let fits = |g: &u32| {
+                let group = &self.groups[*g as usize];
+                group.rows.is_none_or(|have| have == rows) && group.members.len() < MAX_MEMBERS
+            };
+            let home = home.filter(fits);
+            if home.is_none()
+                && let At::Open(g) = self.at[r.node as usize]
+            {
+                self.emit(g);
             }
-            _ => {
-                if !matches!(graph.nodes[r.node as usize].what, What::Full | What::Iota) {
-                    self.mem(r.node);
-                }
+            let home = match home {
+                Some(g) => g,
+                None => self.open(shape.clone()),
+            };
+            self.groups[home as usize].rows = Some(rows);
+            self.join(home, n, true);
+            return;
+        }
+        if let At::Open(g) = self.at[r.node as usize] {
+            if self.is_cheap(g, r.node) {
                 self.met(&node.args);
-                let shape = graph.shape(r).clone();
                 let storage = self.made(n);
-                let loads = vec![self.load(&node.args[0], dtype, &shape)];
-                let fold = Some(fold(storage));
-                let kernel = Kernel { shape, loads, code: Vec::new(), stores: Vec::new(), fold };
-                self.step(node.instr, Work::Kernel(kernel));
+                let mut members = self.groups[g as usize].members.clone();
+                members.sort_unstable();
+                let (mut kernel, regs) = self.kernel(g, &members, &[r.node]);
+                kernel.fold = Some(Fold { reg: regs[0], ..fold(storage) });
+                return self.step(node.instr, Work::Kernel(kernel));
+            }
+            if self.groups[g as usize].rows.is_none() {
+                self.met(&node.args);
+                let storage = self.made(n);
+                return self.close(g, Some((r.node, fold(storage))));
             }
         }
+        if !matches!(graph.nodes[r.node as usize].what, What::Full | What::Iota) {
+            self.mem(r.node);
+        }
+        self.met(&node.args);
+        let storage = self.made(n);
+        let loads = vec![self.load(&node.args[0], dtype, shape)];
+        let fold = Some(fold(storage));
+        let (code, stores) = (Vec::new(), Vec::new());
+        let kernel = Kernel { shape: shape.clone(), rows: shape.len(), loads, code, stores, fold };
+        self.step(node.instr, Work::Kernel(kernel));
     }
 
     /// True if a value of an open group is computed as fast as it is read.
@@ -450,6 +464,7 @@ impl Schedule<'_> {
             let What::Elementwise(calc) = node.what else { return false };
             let simple = match calc {
                 None | Some(Calc::Where | Calc::Cast) => true,
+                Some(Calc::Fold(_)) => false,
                 Some(Calc::Unary(op)) => {
                     matches!(
                         op,
@@ -463,12 +478,9 @@ impl Schedule<'_> {
             if !simple {
                 return false;
             }
-            for arg in &node.args {
-                if let Use::Val(r) = arg
-                    && self.at[r.node as usize] == At::Open(g)
-                    && !todo.contains(&r.node)
-                {
-                    todo.push(r.node);
+            for read in node.args.iter().filter_map(Use::node) {
+                if self.at[read as usize] == At::Open(g) && !todo.contains(&read) {
+                    todo.push(read);
                 }
             }
             if todo.len() > CHEAP {
@@ -477,4 +489,18 @@ impl Schedule<'_> {
         }
         true
     }
+}
+
+/// The map of dense values per row: it moves along the rows and not within them. Of `other` it takes the strides of
+/// dimensions that have but one index, which say nothing.
+pub fn row_map(shape: &Shape, rows: usize, other: &Map) -> Map {
+    let lead: Shape = shape[..rows].into();
+    let mut map = Map::dense(&lead);
+    map.strides.resize(shape.len(), 0);
+    for d in 0..shape.len() {
+        if shape[d] == 1 {
+            map.strides[d] = other.strides[d];
+        }
+    }
+    map
 }

@@ -100,10 +100,11 @@ fn in_step(step: &Step, from: u32, to: u32) -> bool {
     let mut stores = kernel.stores.iter().filter(|s| s.storage == to);
     let Some(store) = stores.next() else { return false };
     stores.next().is_none()
+        && !store.row
         && store.map.is_whole(&kernel.shape)
         && kernel.loads.iter().all(|load| match &load.from {
             Source::Mem { storage, map } if *storage == from => {
-                map.is_whole(&kernel.shape) && load.dtype.size() == store.dtype.size()
+                !load.row && map.is_whole(&kernel.shape) && load.dtype.size() == store.dtype.size()
             }
             _ => true,
         })

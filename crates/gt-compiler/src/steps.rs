@@ -12,7 +12,7 @@ impl Schedule<'_> {
     pub fn mem(&mut self, n: u32) -> u32 {
         match self.at[n as usize] {
             At::Mem(storage) => return storage,
-            At::Open(g) => self.emit(g, None),
+            At::Open(g) => self.emit(g),
             At::Nowhere => {}
         }
         if let At::Mem(storage) = self.at[n as usize] {
@@ -31,9 +31,10 @@ impl Schedule<'_> {
         let dtype = load.dtype;
         let kernel = Kernel {
             shape: shape.clone(),
+            rows: shape.len(),
             loads: vec![load],
             code: Vec::new(),
-            stores: vec![Store { reg: 0, dtype, storage, map }],
+            stores: vec![Store { reg: 0, dtype, storage, map, row: false }],
             fold: None,
         };
         self.step(instr, Work::Kernel(kernel));
@@ -56,10 +57,32 @@ impl Schedule<'_> {
         if t.map.is_packed(&t.shape) { t } else { self.copied(r, t) }
     }
 
+    /// A tensor whose elements lie next to each other along the last dimension, copied if they did not.
+    pub fn packed_rows(&mut self, r: Ref) -> Tensor {
+        let t = self.tensor(r);
+        let last = t.shape.len() - 1;
+        if t.map.strides[last] == 1 || t.shape[last] <= 1 { t } else { self.copied(r, t) }
+    }
+
+    /// The mask of an attention in the shape of its scores: elements next to each other or all one along a row.
+    fn mask(&mut self, arg: Option<&Use>, q: &Shape, columns: usize) -> Option<Tensor> {
+        let Some(Use::Val(r)) = arg else { return None };
+        let mut t = self.tensor(*r);
+        let last = t.shape.len().checked_sub(1);
+        if last.is_some_and(|d| t.shape[d] > 1 && t.map.strides[d] != 1) {
+            t = self.copied(*r, t);
+        }
+        let mut to: Shape = q[..q.len() - 1].into();
+        to.push(columns);
+        t.map = t.map.expanded(&t.shape, &to);
+        t.shape = to;
+        Some(t)
+    }
+
     fn copied(&mut self, r: Ref, t: Tensor) -> Tensor {
         let storage = self.storage(t.shape.numel() * t.dtype.size());
         let map = Map::dense(&t.shape);
-        let load = Load { dtype: t.dtype, from: Source::Mem { storage: t.storage, map: t.map } };
+        let load = Load { dtype: t.dtype, from: Source::Mem { storage: t.storage, map: t.map }, row: false };
         let instr = self.graph.nodes[r.node as usize].instr;
         self.store(instr, load, &t.shape, storage, map.clone());
         Tensor { storage, dtype: t.dtype, shape: t.shape, map }
@@ -81,7 +104,7 @@ impl Schedule<'_> {
                 .filter(|&g| self.groups[g as usize].reads.contains(&base))
                 .collect();
             for g in readers {
-                self.emit(g, None);
+                self.emit(g);
             }
             match self.draft.storages[from as usize].place {
                 Place::Input(i) => {
@@ -155,11 +178,11 @@ impl Schedule<'_> {
                 let x = self.tensor(val(0));
                 self.met(args);
                 let out = self.made(n);
-                let fill = Load { dtype, from: Source::Num(num(1)) };
+                let fill = Load { dtype, from: Source::Num(num(1)), row: false };
                 let whole = Map::dense(&node.ty.shape);
                 self.store(node.instr, fill, &node.ty.shape, out, whole.clone());
                 let inside = lo.iter().enumerate().fold(whole, |map, (d, &n)| map.moved(d, n));
-                let load = Load { dtype, from: Source::Mem { storage: x.storage, map: x.map } };
+                let load = Load { dtype, from: Source::Mem { storage: x.storage, map: x.map }, row: false };
                 return self.store(node.instr, load, &x.shape, out, inside);
             }
             Op::Concat { dim } => {
@@ -170,7 +193,8 @@ impl Schedule<'_> {
                 for x in parts {
                     let map = Map::dense(&node.ty.shape).moved(*dim, start);
                     start += x.shape[*dim];
-                    let load = Load { dtype, from: Source::Mem { storage: x.storage, map: x.map } };
+                    let load =
+                        Load { dtype, from: Source::Mem { storage: x.storage, map: x.map }, row: false };
                     self.store(node.instr, load, &x.shape, out, map);
                 }
                 return;
@@ -183,10 +207,35 @@ impl Schedule<'_> {
                 let x = self.packed(val(0));
                 Work::Scan { kind: *kind, dim: *dim, x, out: self.made(n) }
             }
+            Op::Sort { dim, descending } => {
+                let (x, k) = (self.packed(val(0)), node.ty.shape[*dim]);
+                let (values, indices) = (self.made(n), self.made(n + 1));
+                Work::Sort { dim: *dim, descending: *descending, k, x, values, indices }
+            }
+            Op::TopK { dim, k, largest } => {
+                let x = self.packed(val(0));
+                let (values, indices) = (self.made(n), self.made(n + 1));
+                Work::Sort { dim: *dim, descending: *largest, k: *k, x, values, indices }
+            }
             Op::Softmax { dim } | Op::LogSoftmax { dim } => {
                 let log = matches!(structure.instrs[node.instr as usize].op, Op::LogSoftmax { .. });
                 let x = self.packed(val(0));
                 Work::Softmax { log, dim: *dim, x, out: self.made(n) }
+            }
+            Op::Attention { causal } => {
+                let [q, k, v] = [0, 1, 2].map(|i| self.packed_rows(val(i)));
+                let mask = self.mask(args.get(4), &q.shape, k.shape[k.shape.len() - 2]);
+                let (out, lse) = (self.made(n), self.made(n + 1));
+                let scale = num(3);
+                Work::Attention(Box::new(Attention { causal: *causal, q, k, v, scale, mask, out, lse }))
+            }
+            Op::AttentionGrad { causal } => {
+                let [q, k, v, out, lse, dout] = [0, 1, 2, 3, 4, 5].map(|i| self.packed_rows(val(i)));
+                let mask = self.mask(args.get(7), &q.shape, k.shape[k.shape.len() - 2]);
+                let [dq, dk, dv] = [0, 1, 2].map(|i| self.made(n + i));
+                let (causal, scale) = (*causal, num(6));
+                let work = AttentionGrad { causal, q, k, v, out, lse, dout, scale, mask, dq, dk, dv };
+                Work::AttentionGrad(Box::new(work))
             }
             Op::Matmul { ta, tb } => self.matmul(n, *ta, *tb),
             Op::Gather { dim } => {
@@ -231,6 +280,13 @@ impl Schedule<'_> {
             | Op::Flip { .. }
             | Op::Put { .. }
             | Op::Reduce { .. } => unreachable!("has a node kind of its own"),
+            Op::RmsNorm { .. }
+            | Op::LayerNorm { .. }
+            | Op::CrossEntropy
+            | Op::Sgd { .. }
+            | Op::Adam { .. } => {
+                unreachable!("refused by the graph")
+            }
         };
         self.met(args);
         self.step(node.instr, work);
@@ -241,8 +297,8 @@ impl Schedule<'_> {
         let node = &graph.nodes[n as usize];
         let shape = &node.ty.shape;
         let rank = shape.len();
-        let batch: Shape = shape[..rank - 2].into();
-        let (m, cols) = (shape[rank - 2], shape[rank - 1]);
+        let mut batch: Shape = shape[..rank - 2].into();
+        let (mut m, cols) = (shape[rank - 2], shape[rank - 1]);
         let mut k = 0;
         let mut side = |s: &mut Self, arg: Use, transposed: bool, left: bool| {
             let Use::Val(r) = arg else { unreachable!("checked by the type rule") };
@@ -252,7 +308,7 @@ impl Schedule<'_> {
                 t.shape.swap(last - 1, last);
                 t.map.strides.swap(last - 1, last);
             }
-            let mut to = batch.clone();
+            let mut to: Shape = shape[..rank - 2].into();
             to.extend_from_slice(&t.shape[t.shape.len() - 2..]);
             if left {
                 k = to[rank - 1];
@@ -261,14 +317,38 @@ impl Schedule<'_> {
             t.shape = to;
             t
         };
-        let a = side(self, node.args[0], ta, true);
-        let b = side(self, node.args[1], tb, false);
-        let bias = node.args.get(2).map(|&arg| {
+        let mut a = side(self, node.args[0], ta, true);
+        let mut b = side(self, node.args[1], tb, false);
+        let mut bias = node.args.get(2).map(|&arg| {
             let Use::Val(r) = arg else { unreachable!("checked by the type rule") };
             let t = self.tensor(r);
             let map = t.map.expanded(&t.shape, shape);
             Tensor { shape: shape.clone(), map, ..t }
         });
+        // Batches that share their right side are more rows of the left one.
+        while let Some(&count) = batch.last() {
+            let at = batch.len() - 1;
+            let taller = |t: &Tensor| {
+                let mut to = t.shape.clone();
+                to.remove(at);
+                to[at] *= count;
+                let map = t.map.reshaped(&t.shape, &to)?;
+                Some(Tensor { map, shape: to, ..t.clone() })
+            };
+            if m == 0 || count == 0 || (count > 1 && b.map.strides[at] != 0) {
+                break;
+            }
+            let (Some(tall), Some(added)) =
+                (taller(&a), bias.as_ref().map(taller).map_or(Some(None), |b| b.map(Some)))
+            else {
+                break;
+            };
+            (a, bias) = (tall, added);
+            b.shape.remove(at);
+            b.map.strides.remove(at);
+            batch.pop();
+            m *= count;
+        }
         let out = self.made(n);
         Work::Matmul(Box::new(Matmul { batch, m, n: cols, k, a, b, bias, out }))
     }

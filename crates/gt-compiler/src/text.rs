@@ -44,8 +44,11 @@ impl fmt::Display for Operand {
 impl fmt::Display for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "kernel {}", self.shape)?;
+        if self.has_rows() {
+            write!(f, " by rows of {}", self.row_len())?;
+        }
         for (i, load) in self.loads.iter().enumerate() {
-            write!(f, "\n      r{i} = {} ", load.dtype)?;
+            write!(f, "\n      r{i} = {}{} ", load.dtype, if load.row { " per row" } else { "" })?;
             match &load.from {
                 Source::Mem { storage, map } => write!(f, "load s{storage} {map}")?,
                 Source::Num(x) => write!(f, "{x}")?,
@@ -58,8 +61,10 @@ impl fmt::Display for Kernel {
                 Calc::Binary(op) => op.text(),
                 Calc::Where => "WHERE",
                 Calc::Cast => "CAST",
+                Calc::Fold(kind) => kind.text(),
             };
-            write!(f, "\n      r{} = {} {name}", self.loads.len() + i, code.dtype)?;
+            let row = if code.row { " per row" } else { "" };
+            write!(f, "\n      r{} = {}{row} {name}", self.loads.len() + i, code.dtype)?;
             for arg in &code.args {
                 write!(f, " r{arg}")?;
             }
@@ -94,6 +99,19 @@ impl fmt::Display for Work {
                 write!(f, "s{} = matmul {}x{}x{} {} @ {}", mm.out, mm.m, mm.k, mm.n, mm.a, mm.b)?;
                 mm.bias.iter().try_for_each(|t| write!(f, " + {t}"))
             }
+            Work::Attention(a) => {
+                let causal = if a.causal { "causal " } else { "" };
+                write!(f, "s{}, s{} = {causal}attention {} {} {}", a.out, a.lse, a.q, a.k, a.v)?;
+                a.mask.iter().try_for_each(|t| write!(f, " mask {t}"))?;
+                write!(f, " scale {}", a.scale)
+            }
+            Work::AttentionGrad(a) => {
+                let causal = if a.causal { "causal " } else { "" };
+                write!(f, "s{}, s{}, s{} = {causal}attention gradient", a.dq, a.dk, a.dv)?;
+                [&a.q, &a.k, &a.v, &a.out, &a.lse, &a.dout].iter().try_for_each(|t| write!(f, " {t}"))?;
+                a.mask.iter().try_for_each(|t| write!(f, " mask {t}"))?;
+                write!(f, " scale {}", a.scale)
+            }
             Work::Random { dist, dtype, len, key, offset, out } => {
                 write!(f, "s{out} = random {dist:?} {dtype}[{len}] key {key} offset {offset}")
             }
@@ -108,6 +126,10 @@ impl fmt::Display for Work {
             }
             Work::ArgReduce { kind, dim, x, out } => write!(f, "s{out} = arg{kind:?} dim {dim} {x}"),
             Work::Scan { kind, dim, x, out } => write!(f, "s{out} = scan {kind:?} dim {dim} {x}"),
+            Work::Sort { dim, descending, k, x, values, indices } => {
+                let order = if *descending { "descending" } else { "ascending" };
+                write!(f, "s{values}, s{indices} = first {k} {order} dim {dim} {x}")
+            }
             Work::Softmax { log, dim, x, out } => {
                 write!(f, "s{out} = {}softmax dim {dim} {x}", if *log { "log" } else { "" })
             }

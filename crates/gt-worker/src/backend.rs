@@ -31,6 +31,11 @@ pub trait Plan: Send + Sync {
     /// drops those.
     fn run(&self, inputs: &mut Vec<Buffer>, slots: &[Slot]) -> Result<Vec<Buffer>, PlanError>;
 
+    /// Runs it as `run` does and says how many seconds each step took; empty where that cannot be told.
+    fn profile(&self, _inputs: &mut Vec<Buffer>, _slots: &[Slot]) -> Result<Vec<(String, f64)>, PlanError> {
+        Ok(Vec::new())
+    }
+
     /// Bytes it needs beyond its inputs, known before it runs.
     fn reserve(&self) -> usize;
 

@@ -193,6 +193,9 @@ impl Writer<'_> {
                 self.row(if logical { "!x" } else { op.cuda() }, &["x"], args)?
             }
             Calc::Binary(op) => self.row(op.cuda(), &["a", "b"], args)?,
+            Calc::Fold(kind) => {
+                return Err(format!("kernel text: a row's {} is not written here", kind.text()).into());
+            }
         };
         self.assign(dtype, &format!("round_{dtype}({value})"));
         Ok(())

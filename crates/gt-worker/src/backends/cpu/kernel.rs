@@ -1,11 +1,14 @@
 //! Runs lowered kernels tile by tile.
 
 use super::convert::{Lane, is_native, narrow, round, widen};
+use super::fold::{BLOCK, Folds, fold_list, fold_rows};
 use super::lower::{Do, From, LoadAt, Lowered, StoreAt};
+use super::math::Fast;
+use super::runs::{self, Range};
 use super::threads::Threads;
 use super::{convert, tile};
 use gt_compiler::Strides;
-use gt_ir::{Binary, Kind, Scalar, Slot};
+use gt_ir::{Binary, Kind, ReduceKind, Scalar, Slot};
 use smallvec::SmallVec;
 use std::cell::UnsafeCell;
 
@@ -111,6 +114,7 @@ impl<'b, 'a> Tiles<'b, 'a> {
                     self.load(i, load, start, len, within);
                 }
             }
+            let rows = len / kernel.row_len;
             for op in &kernel.ops {
                 let mut out = self.scratch.add(op.tile_at);
                 if let Some(s) = op.direct {
@@ -119,8 +123,23 @@ impl<'b, 'a> Tiles<'b, 'a> {
                         out = at;
                     }
                 }
-                let arg = |k: usize| self.regs[op.args[k] as usize] as *const u8;
+                let len = if op.row { rows } else { len };
+                let arg = |k: usize| {
+                    let at = self.regs[op.args[k] as usize] as *const u8;
+                    if op.spread[k] { self.spread(k, op, at, rows) } else { at }
+                };
                 match &op.work {
+                    Do::Fold(kind) => {
+                        let at = self.regs[op.args[0] as usize] as *const u8;
+                        fold_lane(*kind, op.lane, at, kernel.row_len, rows, out);
+                    }
+                    Do::Binary(row)
+                        if op.lane == Lane::F32 && op.by != (false, false) && self.long_rows(op) =>
+                    {
+                        let at = |k: usize| self.regs[op.args[k] as usize] as *const u8;
+                        let (len, rows) = if op.rowwise { (kernel.row_len, rows) } else { (len, 1) };
+                        tile::binary_by_row(*row, op.by, at(0), at(1), out, len, rows);
+                    }
                     Do::Unary(row) => tile::unary(*row, op.lane, arg(0), out, len),
                     Do::Binary(row) => tile::binary(*row, op.lane, arg(0), arg(1), out, len),
                     Do::Where => tile::select(op.lane.size(), arg(0), arg(1), arg(2), out, len),
@@ -137,6 +156,29 @@ impl<'b, 'a> Tiles<'b, 'a> {
                 self.store(store, self.bound.stores[i], start, len, within);
             }
         }
+    }
+
+    /// Rows long enough to be taken one by one, or one for the whole tile.
+    #[inline]
+    fn long_rows(&self, op: &super::lower::Op) -> bool {
+        !op.rowwise || self.bound.kernel.row_len >= 64
+    }
+
+    /// Lays operand `k`, one value per row, out for all elements of the rows.
+    unsafe fn spread(&self, k: usize, op: &super::lower::Op, from: *const u8, rows: usize) -> *const u8 {
+        let kernel = self.bound.kernel;
+        let to = self.scratch.wrapping_add(kernel.spread_at + k * kernel.slot_bytes);
+        let size = match op.work {
+            Do::Where if k == 0 => 1,
+            _ => op.lane.size(),
+        };
+        // SAFETY: the place holds a tile of the widest elements, and a tile is `rows` rows.
+        unsafe {
+            for r in 0..rows {
+                runs::fill(size, from.add(r * size), to.add(r * kernel.row_len * size), kernel.row_len);
+            }
+        }
+        to
     }
 
     /// The tile of a register after `eval`.
@@ -165,8 +207,9 @@ impl<'b, 'a> Tiles<'b, 'a> {
     fn straight(&self, store: &StoreAt, base: *mut u8, start: usize, within: bool) -> Option<*mut u8> {
         let size = store.dtype.size();
         if store.linear {
+            let start = if store.row { start / self.bound.kernel.row_len } else { start };
             Some(base.wrapping_add(start * size))
-        } else if within && store.strides[store.strides.len() - 1] == 1 {
+        } else if !store.row && within && store.strides[store.strides.len() - 1] == 1 {
             Some(base.wrapping_offset(self.position(&store.strides) * size as isize))
         } else {
             None
@@ -179,6 +222,12 @@ impl<'b, 'a> Tiles<'b, 'a> {
         let base = self.bound.loads[i];
         let size = load.dtype.size();
         let native = load.raw || is_native(load.dtype);
+        let dims = self.dims(load.row);
+        let (start, len, within) = if load.row {
+            (start / self.row_len(), len / self.row_len(), false)
+        } else {
+            (start, len, within)
+        };
         // SAFETY: passed on from `eval`.
         unsafe {
             if let From::Iota(first, step) = &load.from {
@@ -187,7 +236,7 @@ impl<'b, 'a> Tiles<'b, 'a> {
                 self.regs[i] = tile;
                 return;
             }
-            let inner = load.strides[load.strides.len() - 1];
+            let inner = if dims == 0 { 0 } else { load.strides[dims - 1] };
             let packed = if load.linear {
                 base.wrapping_add(start * size)
             } else if within && inner == 1 {
@@ -195,10 +244,7 @@ impl<'b, 'a> Tiles<'b, 'a> {
             } else {
                 let to = if native { tile } else { self.scratch.wrapping_add(load.raw_at) };
                 let at = base.wrapping_offset(self.position(&load.strides) * size as isize);
-                self.walk(&load.strides, len, |moved, run, done| {
-                    let from = at.wrapping_offset(moved * size as isize);
-                    gather(size, from, inner, to.add(done * size), run);
-                });
+                runs::gather(&self.range(dims, &load.strides, len), size, at, to);
                 to as *const u8
             };
             self.regs[i] = if native {
@@ -216,6 +262,8 @@ impl<'b, 'a> Tiles<'b, 'a> {
         let from = self.regs[store.reg as usize] as *const u8;
         let size = store.dtype.size();
         let same = store.raw || is_native(store.dtype);
+        let dims = self.dims(store.row);
+        let len = if store.row { len / self.row_len() } else { len };
         // SAFETY: passed on from `eval`.
         unsafe {
             match self.straight(store, base, start, within) {
@@ -230,43 +278,27 @@ impl<'b, 'a> Tiles<'b, 'a> {
                         from = raw;
                     }
                     let at = base.wrapping_offset(self.position(&store.strides) * size as isize);
-                    let inner = store.strides[store.strides.len() - 1];
-                    self.walk(&store.strides, len, |moved, run, done| {
-                        let to = at.wrapping_offset(moved * size as isize);
-                        scatter(size, from.add(done * size), to, inner, run);
-                    });
+                    runs::scatter(&self.range(dims, &store.strides, len), size, from, at);
                 }
             }
         }
     }
 
-    /// Calls `f(moved, run, done)` for every stretch of the range along the innermost dimension: how far it is from
-    /// the first element of the range, its length, and how many elements came before.
     #[inline]
-    fn walk(&self, strides: &Strides, len: usize, mut f: impl FnMut(isize, usize, usize)) {
-        let dims = &self.bound.kernel.dims;
-        let last = dims.len() - 1;
-        let mut at = self.coords.clone();
-        let (mut moved, mut done) = (0isize, 0);
-        loop {
-            let run = (dims[last] - at[last]).min(len - done);
-            f(moved, run, done);
-            done += run;
-            if done == len {
-                return;
-            }
-            moved -= at[last] as isize * strides[last];
-            at[last] = 0;
-            for d in (0..last).rev() {
-                at[d] += 1;
-                moved += strides[d];
-                if at[d] < dims[d] {
-                    break;
-                }
-                moved -= dims[d] as isize * strides[d];
-                at[d] = 0;
-            }
-        }
+    fn row_len(&self) -> usize {
+        self.bound.kernel.row_len
+    }
+
+    /// How many of the dimensions something per row, or per element, moves along.
+    #[inline]
+    fn dims(&self, row: bool) -> usize {
+        if row { self.bound.kernel.row_dims } else { self.bound.kernel.dims.len() }
+    }
+
+    /// The range of the tile, over the first `rank` dimensions.
+    #[inline]
+    fn range<'r>(&'r self, rank: usize, strides: &'r Strides, len: usize) -> Range<'r> {
+        Range { dims: &self.bound.kernel.dims[..rank], strides, coords: &self.coords[..rank], len }
     }
 
     /// Fills a tile with `first + position * step`.
@@ -295,13 +327,48 @@ impl<'b, 'a> Tiles<'b, 'a> {
                 }
             } else {
                 let at = offset + self.position(&load.strides);
-                let inner = load.strides[load.strides.len() - 1];
-                self.walk(&load.strides, len, |moved, run, done| {
-                    for k in 0..run {
-                        put(dtype, element(at + moved + k as isize * inner), tile, done + k);
+                let dims = self.dims(load.row);
+                let inner = if dims == 0 { 0 } else { load.strides[dims - 1] };
+                let mut done = 0;
+                self.range(dims, &load.strides, len).blocks(|moved, rows, step, run| {
+                    for r in 0..rows as isize {
+                        for k in 0..run {
+                            put(dtype, element(at + moved + r * step + k as isize * inner), tile, done + k);
+                        }
+                        done += run;
                     }
                 });
             }
+        }
+    }
+}
+
+/// Folds rows of a tile of `lane`, `len` elements each.
+///
+/// # Safety
+/// `x` holds `rows` rows, `out` an element for each.
+unsafe fn fold_lane(kind: ReduceKind, lane: Lane, x: *const u8, len: usize, rows: usize, out: *mut u8) {
+    #[inline]
+    unsafe fn typed<T: Folds>(kind: ReduceKind, x: *const u8, len: usize, rows: usize, out: *mut u8) {
+        let (x, out) = (x as *const T, out as *mut T);
+        // SAFETY: passed on from the caller.
+        unsafe {
+            if len <= BLOCK {
+                return fold_rows(kind, x, len, rows, out);
+            }
+            for r in 0..rows {
+                *out.add(r) = fold_list(kind, std::slice::from_raw_parts(x.add(r * len), len));
+            }
+        }
+    }
+    // SAFETY: passed on from the caller.
+    unsafe {
+        match lane {
+            Lane::F32 => typed::<Fast>(kind, x, len, rows, out),
+            Lane::F64 => typed::<f64>(kind, x, len, rows, out),
+            Lane::I32 => typed::<i32>(kind, x, len, rows, out),
+            Lane::I64 => typed::<i64>(kind, x, len, rows, out),
+            Lane::Bool => typed::<u8>(kind, x, len, rows, out),
         }
     }
 }
@@ -347,7 +414,7 @@ unsafe fn splat(load: &LoadAt, from: *const u8, tile: *mut u8, n: usize, slots: 
             From::Num(x) => x.get(slots),
             From::Mem(_) => {
                 if load.raw {
-                    gather(size, from, 0, tile, n);
+                    runs::fill(size, from, tile, n);
                     return;
                 }
                 Scalar::read(load.dtype, std::slice::from_raw_parts(from, size))
@@ -356,68 +423,7 @@ unsafe fn splat(load: &LoadAt, from: *const u8, tile: *mut u8, n: usize, slots: 
         };
         put(load.dtype, x, tile, 0);
         let lane = Lane::of(load.dtype).size();
-        gather(lane, tile, 0, tile, n);
-    }
-}
-
-/// Copies `n` elements that lie `stride` apart into a packed run.
-#[inline]
-unsafe fn gather(size: usize, from: *const u8, stride: isize, to: *mut u8, n: usize) {
-    #[inline(always)]
-    unsafe fn typed<T: Copy>(from: *const T, stride: isize, to: *mut T, n: usize) {
-        // SAFETY: passed on from the caller.
-        unsafe {
-            match stride {
-                0 => {
-                    let x = *from;
-                    for k in 0..n {
-                        *to.add(k) = x;
-                    }
-                }
-                1 if n >= 16 => std::ptr::copy_nonoverlapping(from, to, n),
-                _ => {
-                    for k in 0..n {
-                        *to.add(k) = *from.offset(k as isize * stride);
-                    }
-                }
-            }
-        }
-    }
-    // SAFETY: passed on from the caller.
-    unsafe {
-        match size {
-            1 => typed(from, stride, to, n),
-            2 => typed(from as *const u16, stride, to as *mut u16, n),
-            4 => typed(from as *const u32, stride, to as *mut u32, n),
-            _ => typed(from as *const u64, stride, to as *mut u64, n),
-        }
-    }
-}
-
-/// Copies a packed run to `n` places that lie `stride` apart.
-#[inline]
-unsafe fn scatter(size: usize, from: *const u8, to: *mut u8, stride: isize, n: usize) {
-    #[inline(always)]
-    unsafe fn typed<T: Copy>(from: *const T, to: *mut T, stride: isize, n: usize) {
-        // SAFETY: passed on from the caller.
-        unsafe {
-            if stride == 1 && n >= 16 {
-                std::ptr::copy_nonoverlapping(from, to, n);
-                return;
-            }
-            for k in 0..n {
-                *to.offset(k as isize * stride) = *from.add(k);
-            }
-        }
-    }
-    // SAFETY: passed on from the caller.
-    unsafe {
-        match size {
-            1 => typed(from, to, stride, n),
-            2 => typed(from as *const u16, to as *mut u16, stride, n),
-            4 => typed(from as *const u32, to as *mut u32, stride, n),
-            _ => typed(from as *const u64, to as *mut u64, stride, n),
-        }
+        runs::fill(lane, tile, tile, n);
     }
 }
 
@@ -443,7 +449,7 @@ pub fn run(kernel: &Lowered, bases: Bases, threads: &Threads) {
         return run_turned(&bound, dim, threads);
     }
     // Rows long enough for a tile are walked one by one, others are walked across.
-    let by_row = !kernel.linear && kernel.dims.len() > 1 && inner >= 128;
+    let by_row = !kernel.linear && kernel.dims.len() > 1 && inner >= 128 && kernel.row_len == 1;
     let (units, unit) = if by_row {
         (kernel.numel / inner, inner)
     } else {

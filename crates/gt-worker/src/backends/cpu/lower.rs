@@ -2,7 +2,7 @@
 
 use super::convert::{Lane, is_native};
 use gt_compiler::{Calc, Kernel, Map, Num, Plan, Source, Strides};
-use gt_ir::{Binary, DType, Ints, Scalar, Unary};
+use gt_ir::{Binary, DType, Ints, ReduceKind, Scalar, Unary};
 use smallvec::SmallVec;
 
 /// A kernel over a collapsed iteration space, whose elements are numbered row-major.
@@ -17,12 +17,19 @@ pub struct Lowered {
     pub regs: usize,
     /// Bytes of scratch memory a thread needs.
     pub scratch: usize,
+    /// Where operands per row are laid out for a whole tile, three places of `slot_bytes`.
+    pub spread_at: usize,
+    pub slot_bytes: usize,
     /// Roughly, work per element in simple loops over a tile.
     pub cost: usize,
     /// All loads and stores are packed and in order: positions need no coordinates.
     pub linear: bool,
     /// A dimension along which some map steps by one element, while its innermost dimension takes long steps.
     pub turned: Option<usize>,
+    /// Elements of a row, where rows are folded; tiles are whole rows then. Otherwise 1: every element is a row.
+    pub row_len: usize,
+    /// Leading dimensions that number the rows.
+    pub row_dims: usize,
 }
 
 pub enum From {
@@ -41,6 +48,8 @@ pub struct LoadAt {
     pub linear: bool,
     /// One value for the whole space.
     pub splat: bool,
+    /// One value per row.
+    pub row: bool,
     /// Where in scratch its tile is, and a tile of elements not yet widened.
     pub tile_at: usize,
     pub raw_at: usize,
@@ -54,6 +63,8 @@ pub enum Do {
     /// x * x and x * x * x, for powers.
     Square,
     Cube,
+    /// Each row to one value.
+    Fold(ReduceKind),
 }
 
 pub struct Op {
@@ -62,6 +73,13 @@ pub struct Op {
     pub lane: Lane,
     pub dtype: DType,
     pub args: [u16; 3],
+    /// Operands with one value per row, of an op with one per element.
+    pub spread: [bool; 3],
+    /// Operands of a binary op that are one value for a row, or for the whole tile if not `rowwise`.
+    pub by: (bool, bool),
+    pub rowwise: bool,
+    /// One value per row.
+    pub row: bool,
     pub out: u16,
     pub tile_at: usize,
     /// The result is to be rounded to `dtype` in its tile.
@@ -79,21 +97,22 @@ pub struct StoreAt {
     pub strides: Strides,
     pub linear: bool,
     pub direct: bool,
+    pub row: bool,
     pub raw_at: usize,
 }
 
 /// Dimensions put in `order`, neighbours merged where every map steps evenly across them; no dimension crosses the
-/// ends of `parts` (lengths that sum to the rank).
+/// ends of `parts` (lengths that sum to the rank). Also gives how many dimensions the first part has left.
 fn collapse(
     shape: &[usize],
     order: &[usize],
     parts: &[usize],
     maps: &[&Strides],
-) -> (SmallVec<[usize; 6]>, SmallVec<[Strides; 8]>) {
+) -> (SmallVec<[usize; 6]>, SmallVec<[Strides; 8]>, usize) {
     let mut dims: SmallVec<[usize; 6]> = SmallVec::new();
     let mut strides: SmallVec<[Strides; 8]> = maps.iter().map(|_| Strides::new()).collect();
-    let mut at = 0;
-    for &part in parts {
+    let (mut at, mut first_part) = (0, 0);
+    for (p, &part) in parts.iter().enumerate() {
         let first = dims.len();
         for &d in &order[at..at + part] {
             let n = shape[d];
@@ -112,15 +131,18 @@ fn collapse(
             }
         }
         at += part;
+        if p == 0 {
+            first_part = dims.len();
+        }
     }
     if dims.is_empty() {
         dims.push(1);
         strides.iter_mut().for_each(|s| s.push(0));
     }
-    (dims, strides)
+    (dims, strides, first_part)
 }
 
-fn is_linear(dims: &[usize], strides: &Strides) -> bool {
+fn is_linear(dims: &[usize], strides: &[isize]) -> bool {
     let mut step = 1isize;
     for d in (0..dims.len()).rev() {
         if dims[d] != 1 && strides[d] != step {
@@ -184,12 +206,20 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
     maps.extend(kernel.stores.iter().map(|s| &s.map));
     // Maps of numbers merge with anything.
     let all: SmallVec<[&Strides; 16]> = maps.iter().map(|m| &m.strides).collect();
-    let (dims, strides) = match fold {
+    let by_rows = kernel.has_rows();
+    let (dims, strides, row_dims) = match fold {
         Some(f) => collapse(&kernel.shape, &f.order, &f.parts, &all),
         None => {
             let order: Ints = (0..rank).collect();
-            collapse(&kernel.shape, &order, &[rank], &all)
+            let rows = if by_rows { kernel.rows } else { rank };
+            collapse(&kernel.shape, &order, &[rows, rank - rows], &all)
         }
+    };
+    let row_len = if by_rows { kernel.row_len() } else { 1 };
+    // Values per row are packed if they are so over the dimensions that number rows.
+    let packed = |strides: &Strides, row: bool| {
+        let n = if row { row_dims } else { dims.len() };
+        is_linear(&dims[..n], &strides[..n])
     };
 
     // When each register is last read by an op.
@@ -234,10 +264,11 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
             dtype: store.dtype,
             raw: reg < nloads && !computed[reg] && matches!(kernel.loads[reg].from, Source::Mem { .. }),
             storage: store.storage,
-            linear: is_linear(&dims, &strides),
+            linear: packed(&strides, store.row),
             map: store.map.clone(),
             strides,
             direct: may,
+            row: store.row,
             raw_at: 0,
         });
     }
@@ -250,12 +281,13 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
             Source::Num(x) => From::Num(*x),
             Source::Iota { start, step, .. } => From::Iota(*start, *step),
         };
-        let linear = !matches!(from, From::Num(_)) && is_linear(&dims, &strides);
+        let linear = !matches!(from, From::Num(_)) && packed(&strides, load.row);
         loads.push(LoadAt {
             dtype: load.dtype,
             raw: !computed[i] && matches!(from, From::Mem(_)),
             linear,
             splat: !linear && !matches!(from, From::Iota(..)) && strides.iter().all(|&s| s == 0),
+            row: load.row,
             from,
             map: maps[i].clone(),
             strides,
@@ -309,7 +341,21 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
             Calc::Binary(op) => Do::Binary(op),
             Calc::Where => Do::Where,
             Calc::Cast => Do::Cast,
+            Calc::Fold(kind) => Do::Fold(kind),
         };
+        let splat =
+            |k: usize| code.args.get(k).is_some_and(|&a| (a as usize) < nloads && loads[a as usize].splat);
+        let mut spread = [false; 3];
+        if !code.row {
+            for (k, &arg) in code.args.iter().enumerate() {
+                let arg = arg as usize;
+                spread[k] = if arg < nloads {
+                    loads[arg].row && !loads[arg].splat
+                } else {
+                    kernel.code[arg - nloads].row
+                };
+            }
+        }
         cost += work_cost(&work);
         place[out] = take(&mut free);
         // Operands that are not read again give their place to later results.
@@ -326,6 +372,10 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
             lane,
             dtype: code.dtype,
             args,
+            rowwise: spread != [false; 3],
+            by: if spread == [false; 3] { (splat(0), splat(1)) } else { (spread[0], spread[1]) },
+            spread,
+            row: code.row,
             out: out as u16,
             tile_at: place[out],
             round,
@@ -339,6 +389,9 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
             store.raw_at = *raw_store.get_or_insert_with(|| take(&mut free));
         }
     }
+    // Where operands per row are laid out for a whole tile.
+    let spread_at = if ops.iter().any(|o| o.spread != [false; 3]) { slots } else { 0 };
+    slots += 3 * (spread_at > 0) as usize;
     let numel: usize = kernel.shape.numel();
     let tile = match fold {
         Some(_) => FOLD_TILE,
@@ -351,12 +404,16 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
                 None => true,
             });
             let busy = copied.count() + inside.count().min(slots);
-            let tile = if busy == 0 { 4096 } else { (SCRATCH / (busy * widest)).clamp(256, 2048) / 64 * 64 };
-            tile.min(numel.next_multiple_of(64).max(64))
+            // Short runs and rows pay for every tile, so there should be many in one.
+            let even = !by_rows && loads.iter().all(|l| l.linear || l.splat);
+            let (room, least) = if even { (SCRATCH, 256) } else { (4 * SCRATCH, 512) };
+            let tile = if busy == 0 { 4096 } else { (room / (busy * widest)).clamp(least, 2048) / 64 * 64 };
+            let tile = tile.min(numel.next_multiple_of(64).max(64));
+            if by_rows { (tile / row_len).max(1) * row_len } else { tile }
         }
     };
     // A slot more than a tile apart would fall on the same cache sets as its neighbours.
-    let slot_bytes = tile * widest + 64;
+    let slot_bytes = (tile * widest).next_multiple_of(64) + 64;
     loads.iter_mut().for_each(|l| {
         l.tile_at *= slot_bytes;
         l.raw_at *= slot_bytes;
@@ -368,7 +425,23 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
         let long = s[s.len() - 1].unsigned_abs() > 1;
         if long { s[..s.len() - 1].iter().position(|&step| step.unsigned_abs() == 1) } else { None }
     });
-    Lowered { turned, dims, numel, tile, loads, ops, stores, regs, scratch: slots * slot_bytes, cost, linear }
+    Lowered {
+        turned: turned.filter(|_| !by_rows),
+        dims,
+        numel,
+        tile,
+        loads,
+        ops,
+        stores,
+        regs,
+        scratch: slots * slot_bytes,
+        spread_at: spread_at * slot_bytes,
+        slot_bytes,
+        cost,
+        linear,
+        row_len,
+        row_dims,
+    }
 }
 
 /// Powers with a common constant exponent are simpler ops.
@@ -405,6 +478,6 @@ fn work_cost(work: &Do) -> usize {
             Binary::Div => 2,
             _ => 1,
         },
-        Do::Where | Do::Cast | Do::Square | Do::Cube => 1,
+        Do::Where | Do::Cast | Do::Square | Do::Cube | Do::Fold(_) => 1,
     }
 }

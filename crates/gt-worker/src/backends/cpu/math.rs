@@ -57,6 +57,18 @@ pub fn exp(x: f32) -> f32 {
     e * power_of_two(half) * power_of_two(n.wrapping_sub(half))
 }
 
+/// `exp` for what is not above zero, as in a softmax: below the least normal number it is zero.
+#[inline(always)]
+pub fn exp_below(x: f32) -> f32 {
+    let t = x.mul_add(std::f32::consts::LOG2_E, MAGIC);
+    let n = t - MAGIC;
+    let r = n.mul_add(-LN2_LO, n.mul_add(-LN2_HI, x));
+    let e = exp_tail(r).mul_add(r * r, r) + 1.0;
+    // The integer stands in the low bits of `t`; what is above them is shifted out.
+    let y = f32::from_bits(e.to_bits().wrapping_add(t.to_bits() << 23));
+    pick(x < -87.0, 0.0, pick(x.is_nan(), x, y))
+}
+
 #[inline(always)]
 pub fn expm1(x: f32) -> f32 {
     let at = pick(x > 89.0, 89.0, x);
@@ -332,6 +344,8 @@ mod tests {
         let cases: &[Case] = &[
             ("exp", exp, f64::exp, -87.0, 88.9),
             ("exp", exp, f64::exp, -1.0, 1.0),
+            ("exp_below", exp_below, f64::exp, -87.0, 0.0),
+            ("exp_below", exp_below, f64::exp, -1.0, 1e-3),
             ("expm1", expm1, f64::exp_m1, -30.0, 88.0),
             ("expm1", expm1, f64::exp_m1, -1.0, 1.0),
             ("expm1", expm1, f64::exp_m1, -1e-3, 1e-3),
@@ -375,6 +389,8 @@ mod tests {
         assert!(exp(nan).is_nan() && log(nan).is_nan() && log(-1.0).is_nan() && tanh(nan).is_nan());
         assert!(erf(nan).is_nan() && sin(nan).is_nan() && expm1(nan).is_nan() && log1p(nan).is_nan());
         assert!(gelu(nan).is_nan() && silu(nan).is_nan() && sigmoid(nan).is_nan() && log1p(-2.0).is_nan());
+        assert_eq!((exp_below(-inf), exp_below(-88.0), exp_below(0.0)), (0.0, 0.0, 1.0));
+        assert!(exp_below(nan).is_nan());
         assert_eq!((log(0.0), log(inf), log(1.0), log1p(-1.0)), (-inf, inf, 0.0, -inf));
         assert_eq!((expm1(inf), expm1(-inf), log1p(inf)), (inf, -1.0, inf));
         assert_eq!((tanh(inf), tanh(-inf), erf(inf), erf(-inf)), (1.0, -1.0, 1.0, -1.0));

@@ -1,8 +1,9 @@
-//! Matrix products, by the `gemm` crate for floats. The split over threads cuts rows or columns of the result only,
-//! so it does not change a bit. A bias is added to the finished sum of products (f32: `round(sum) + bias`).
+//! Matrix products. The split over threads cuts rows or columns of the result only, so it does not change a bit.
+//! A bias is added to the finished sum of products (f32: `round(sum) + bias`).
 
 use super::convert::{narrow, widen};
 use super::kernel::{Bases, tasks};
+use super::product::{FEW, Float, Mat, To, product};
 use super::threads::{Ptr, Threads};
 use gt_compiler::{Matmul, Tensor};
 use gt_ir::{DType, Kind};
@@ -53,10 +54,71 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// Below this many multiplications a product stays on one thread.
-const SMALL: usize = 64 * 64 * 64;
-/// Parts of a split product have at least this many rows or columns.
-const PART: usize = 128;
+/// Multiplications that are worth a task of their own.
+const WORTH: usize = 96 << 10;
+/// And numbers read, where a product has few rows and is bound by memory.
+const WORTH_READING: usize = 24 << 10;
+/// Parts of a split product have at least this many rows and columns.
+const LEAST: (usize, usize) = (24, 32);
+/// The most elements of a part whose result is used while it is in the cache.
+const CACHED: usize = 64 << 10;
+
+/// A part of a result.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    pub batch: usize,
+    pub row: usize,
+    pub col: usize,
+    pub rows: usize,
+    pub cols: usize,
+}
+
+/// What is to happen to each part of a result as soon as it is finished, on the thread that made it.
+pub type After<'a> = Option<&'a (dyn Fn(Part) + Sync)>;
+
+/// The parts of `batches` results, as rows by columns of each: as many as pay, whatever the bits.
+struct Grid {
+    m: usize,
+    n: usize,
+    down: usize,
+    across: usize,
+}
+
+impl Grid {
+    fn new(m: usize, n: usize, k: usize, batches: usize, threads: usize, cached: bool) -> Grid {
+        let (mut down, mut across) = (1, 1);
+        let (work, worth) = if m <= FEW { (n * k, WORTH_READING) } else { (m * n * k, WORTH) };
+        // Two tasks for each thread leave room for one that is late; four where they are long.
+        let want = (batches * work / worth).min(threads * if batches * work >= 64 * WORTH { 4 } else { 2 });
+        let want = if threads == 1 || want <= threads { want.min(threads) } else { want };
+        let least = if cached { (m * n).div_ceil(CACHED) } else { 1 };
+        while batches * down * across < want || down * across < least {
+            let rows = m / (2 * down) >= LEAST.0;
+            let cols = n / (2 * across) >= LEAST.1;
+            match (rows, cols) {
+                (true, true) if m / down > n / across => down *= 2,
+                (true, false) => down *= 2,
+                (_, true) => across *= 2,
+                (false, false) => break,
+            }
+        }
+        Grid { m, n, down, across }
+    }
+
+    fn len(&self) -> usize {
+        self.down * self.across
+    }
+
+    fn part(&self, u: usize) -> Part {
+        let (batch, i, j) = (u / self.len(), u % self.len() / self.across, u % self.across);
+        let cut = |j: usize| match j == self.across {
+            true => self.n,
+            false => (self.n * j / self.across).next_multiple_of(LEAST.1).min(self.n),
+        };
+        let (row, col) = (self.m * i / self.down, cut(j));
+        Part { batch, row, col, rows: self.m * (i + 1) / self.down - row, cols: cut(j + 1) - col }
+    }
+}
 
 /// Scratch bytes of a product beyond its operands, for half types.
 pub fn scratch(mm: &Matmul) -> usize {
@@ -67,8 +129,8 @@ pub fn scratch(mm: &Matmul) -> usize {
     }
 }
 
-/// `wide` is `scratch(mm)` bytes.
-pub fn run(mm: &Matmul, bases: Bases, threads: &Threads, wide: *mut u8) {
+/// `wide` is `scratch(mm)` bytes. `after` sees every part of the result once, finished.
+pub fn run(mm: &Matmul, bases: Bases, threads: &Threads, wide: *mut u8, after: After) {
     if mm.batch.numel() * mm.m * mm.n == 0 {
         return;
     }
@@ -76,8 +138,8 @@ pub fn run(mm: &Matmul, bases: Bases, threads: &Threads, wide: *mut u8) {
     let bias = mm.bias.as_ref().map(|t| Matrix::new(t, bases));
     let out = Ptr::new(bases.ptrs[mm.out as usize]);
     match mm.a.dtype {
-        DType::F32 => floats::<f32>(mm, a, b, bias, out, threads),
-        DType::F64 => floats::<f64>(mm, a, b, bias, out, threads),
+        DType::F32 => return floats::<f32>(mm, a, b, bias, out, threads, after),
+        DType::F64 => return floats::<f64>(mm, a, b, bias, out, threads, after),
         DType::F16 | DType::BF16 => halves(mm, a, b, bias, out, threads, wide as *mut f32),
         DType::U8 => ints::<u8>(mm, a, b, bias, out, threads),
         DType::I8 => ints::<i8>(mm, a, b, bias, out, threads),
@@ -86,86 +148,62 @@ pub fn run(mm: &Matmul, bases: Bases, threads: &Threads, wide: *mut u8) {
         DType::I64 => ints::<i64>(mm, a, b, bias, out, threads),
         DType::Bool => debug_assert_eq!(mm.a.dtype.kind(), Kind::Int, "the type rule refuses bool"),
     }
+    if let Some(after) = after {
+        (0..mm.batch.numel()).for_each(|batch| after(Part { batch, row: 0, col: 0, rows: mm.m, cols: mm.n }));
+    }
 }
 
-trait Float: Copy + Default + std::ops::Add<Output = Self> + Sync + Send + 'static {
-    const ONE: Self;
-}
-
-impl Float for f32 {
-    const ONE: f32 = 1.0;
-}
-
-impl Float for f64 {
-    const ONE: f64 = 1.0;
-}
-
-fn floats<T: Float>(mm: &Matmul, a: Matrix, b: Matrix, bias: Option<Matrix>, out: Ptr, threads: &Threads) {
+fn floats<T: Float>(
+    mm: &Matmul,
+    a: Matrix,
+    b: Matrix,
+    bias: Option<Matrix>,
+    out: Ptr,
+    threads: &Threads,
+    after: After,
+) {
     let (m, n, k) = (mm.m, mm.n, mm.k);
     let size = std::mem::size_of::<T>();
     let batches = mm.batch.numel();
-    let each = m * n * k.max(1);
-    // Parts of one product, along its longer side.
-    let by_rows = m >= n;
-    let side = if by_rows { m } else { n };
-    let want = if threads.count() > 1 && batches < 4 * threads.count() && each >= SMALL {
-        threads.count()
-    } else {
-        1
+    let lies = |x: &Matrix, i: usize| Mat::new(x.batch(i, size) as *const T, x.rs, x.cs);
+    // A single column is a single row of the transposed product.
+    let turned = n == 1 && m > 1;
+    let grid = match turned {
+        true => Grid::new(1, m, k, batches, threads.count(), after.is_some()),
+        false => Grid::new(m, n, k, batches, threads.count(), after.is_some()),
     };
-    let parts = want.min(side / PART).max(1);
-    // Cuts at multiples of a vector, so that every part sees whole tiles of the micro-kernel.
-    let cut = |p: usize| if p == parts { side } else { (side * p / parts).next_multiple_of(48).min(side) };
-    let units = batches * parts;
-    let tasks = if parts > 1 { units } else { tasks(threads, (batches * each / 8).max(1), units) };
+    let units = batches * grid.len();
+    let tasks = if grid.len() > 1 { units } else { tasks(threads, batches * m * n * k.max(1) / 8, units) };
     threads.run(tasks, &|t| {
         for u in units * t / tasks..units * (t + 1) / tasks {
-            let (i, p) = (u / parts, u % parts);
-            let (from, to) = (cut(p), cut(p + 1));
-            let (row, col, rows, cols) =
-                if by_rows { (from, 0, to - from, n) } else { (0, from, m, to - from) };
-            let dst = (out.get() as *mut T).wrapping_add(i * m * n + row * n + col);
-            let lhs = (a.batch(i, size) as *const T).wrapping_offset(row as isize * a.rs);
-            let rhs = (b.batch(i, size) as *const T).wrapping_offset(col as isize * b.cs);
+            let part = grid.part(u);
+            let (lhs, rhs) = (lies(&a, part.batch), lies(&b, part.batch));
+            let (lhs, rhs) = if turned { (rhs.t(), lhs.t()) } else { (lhs, rhs) };
+            let wide = if turned { m } else { n };
+            let at = (out.get() as *mut T).wrapping_add(part.batch * m * n + part.row * wide + part.col);
+            let add = bias.as_ref().map(|x| lies(x, part.batch));
+            let add = if turned { add.map(Mat::t) } else { add }.map(|x| x.from(part.row, part.col));
+            let row = add.filter(|x| x.rs == 0 && x.cs == 1).map_or(std::ptr::null(), |x| x.at);
+            let to = To { at, rs: wide, add: false, bias: row };
             // SAFETY: the operands hold these rows and columns by their maps; the part of the result is ours alone.
             unsafe {
-                gemm::gemm(
-                    rows,
-                    cols,
-                    k,
-                    dst,
-                    1,
-                    n as isize,
-                    false,
-                    lhs,
-                    a.cs,
-                    a.rs,
-                    rhs,
-                    b.cs,
-                    b.rs,
-                    T::default(),
-                    T::ONE,
-                    false,
-                    false,
-                    false,
-                    gemm::Parallelism::None,
-                );
-                if let Some(bias) = &bias {
-                    let at = bias.batch(i, size) as *const T;
-                    let at = at.wrapping_offset(row as isize * bias.rs + col as isize * bias.cs);
-                    for r in 0..rows {
-                        let dst = std::slice::from_raw_parts_mut(dst.add(r * n), cols);
-                        let from = at.wrapping_offset(r as isize * bias.rs);
-                        if bias.cs == 1 {
-                            let from = std::slice::from_raw_parts(from, cols);
-                            dst.iter_mut().zip(from).for_each(|(d, &x)| *d = *d + x);
-                        } else {
-                            for (c, d) in dst.iter_mut().enumerate() {
-                                *d = *d + *from.wrapping_offset(c as isize * bias.cs);
-                            }
+                product(part.rows, part.cols, k, lhs.from(part.row, 0), rhs.from(0, part.col), &to);
+                if let Some(x) = add.filter(|_| row.is_null()) {
+                    for r in 0..part.rows {
+                        let dst = std::slice::from_raw_parts_mut(at.add(r * wide), part.cols);
+                        for (c, d) in dst.iter_mut().enumerate() {
+                            *d = *d + *x.from(r, c).at;
                         }
                     }
                 }
+            }
+            if let Some(after) = after {
+                after(match turned {
+                    true => {
+                        Part { row: part.col, col: 0, rows: part.cols, cols: part.rows, batch: part.batch }
+                    }
+                    false => part,
+                });
             }
         }
     });
@@ -215,7 +253,7 @@ fn halves(
     widened(&b, k, n, wb);
     let da = Matrix { base: wa as *const u8, rs: k as isize, cs: 1, packed: Some((m * k) as isize), ..a };
     let db = Matrix { base: wb as *const u8, rs: n as isize, cs: 1, packed: Some((k * n) as isize), ..b };
-    floats::<f32>(mm, da, db, None, Ptr::new(wc as *mut u8), threads);
+    floats::<f32>(mm, da, db, None, Ptr::new(wc as *mut u8), threads, None);
     let total = batches * m;
     let tasks = tasks(threads, total * n, total);
     let sums = Ptr::new(wc as *mut u8);

@@ -1,5 +1,7 @@
 //! The cpu backend: plans interpreted tile by tile, on all cores.
 
+mod attend;
+pub mod attention;
 mod convert;
 mod fold;
 mod halves;
@@ -11,13 +13,16 @@ mod math;
 mod matmul;
 mod memory;
 mod plan;
+mod product;
 mod rows;
-mod threads;
+mod runs;
+mod sort;
+pub mod threads;
 mod tile;
 
 use crate::backend::{Backend, Buffer, HostBytes, Plan};
 use gt_compiler::CompileOptions;
-use gt_ir::{Error, Result, Structure, Ty, bail};
+use gt_ir::{Error, Op, Result, Structure, Ty, bail};
 use memory::{CpuMemory, Pool};
 use std::sync::Arc;
 use threads::Threads;
@@ -36,6 +41,7 @@ impl CpuBackend {
     }
 
     pub fn with_options(threads: Option<u32>, options: CompileOptions) -> CpuBackend {
+        let options = CompileOptions { takes, ..options };
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let count = threads.map_or(cores, |n| n.max(1) as usize);
         CpuBackend {
@@ -43,6 +49,15 @@ impl CpuBackend {
             threads: Arc::new(Threads::new(count)),
             options,
         }
+    }
+}
+
+/// Composites with a kernel of their own. A softmax along the last dimension is better written out: its rows fuse with
+/// what comes before and after.
+fn takes(op: &Op, x: &Ty) -> bool {
+    match op {
+        Op::Softmax { dim } | Op::LogSoftmax { dim } => dim + 1 < x.shape.len(),
+        op => matches!(op, Op::Attention { .. } | Op::AttentionGrad { .. }),
     }
 }
 

@@ -5,7 +5,7 @@ use super::kernel::{self, Bases, tasks};
 use super::lower::{FoldOrder, Lowered, lower};
 use super::memory::{Block, CpuMemory, Pool};
 use super::threads::{Ptr, Threads};
-use super::{cpu_memory, index, matmul, rows};
+use super::{attend, cpu_memory, index, matmul, rows, sort};
 use crate::backend::{Buffer, Plan, PlanError};
 use gt_compiler::{Place, Work};
 use gt_ir::{Error, Op, Slot, Structure, philox};
@@ -101,6 +101,7 @@ impl CpuPlan {
                     | Op::Take { dim }
                     | Op::Scatter { dim, .. }
                     | Op::TakePut { dim, .. } => *dim,
+                    // The reference names the dimension of the decomposition's own index.
                     _ => 0,
                 };
                 return index::check_index(index, *size, *wrap, (op.text(), dim), bases);
@@ -109,7 +110,9 @@ impl CpuPlan {
                 let name = self.structure.instrs[step.instr as usize].op.text();
                 return index::check_nonzero(divisor, *dtype, name, bases);
             }
-            Work::Matmul(mm) => matmul::run(mm, bases, threads, scratch),
+            Work::Matmul(mm) => matmul::run(mm, bases, threads, scratch, None),
+            Work::Attention(x) => attend::forward(x, bases, threads),
+            Work::AttentionGrad(x) => attend::backward(x, bases, threads),
             Work::Random { dist, dtype, len, key, offset, out } => {
                 let (key, offset) = (key.get(bases.slots).as_i64(), offset.get(bases.slots).as_i64());
                 let size = dtype.size();
@@ -141,6 +144,9 @@ impl CpuPlan {
             }
             Work::ArgReduce { kind, dim, x, out } => rows::arg_reduce(*kind, *dim, x, *out, bases, threads),
             Work::Scan { kind, dim, x, out } => rows::scan(*kind, *dim, x, *out, bases, threads),
+            Work::Sort { dim, descending, k, x, values, indices } => {
+                sort::sort((*dim, *descending, *k), x, [*values, *indices], bases, threads)
+            }
             Work::Softmax { log, dim, x, out } => rows::softmax(*log, *dim, x, *out, bases, threads),
         }
         Ok(())
@@ -219,6 +225,19 @@ impl Plan for CpuPlan {
             outs.push(made);
         }
         Ok(outs)
+    }
+
+    fn profile(&self, inputs: &mut Vec<Buffer>, slots: &[Slot]) -> Result<Vec<(String, f64)>, PlanError> {
+        let bound = self.bind(inputs).map_err(|error| PlanError { instr: None, error })?;
+        let scratch = bound.scratch.as_ref().map_or(std::ptr::null_mut(), |s| s.ptr());
+        let bases = Bases { ptrs: &bound.ptrs, slots };
+        let mut took = Vec::with_capacity(self.plan.steps.len());
+        for (i, step) in self.plan.steps.iter().enumerate() {
+            let start = std::time::Instant::now();
+            self.step(i, bases, scratch).map_err(|error| PlanError { instr: Some(step.instr), error })?;
+            took.push((step.work.to_string(), start.elapsed().as_secs_f64()));
+        }
+        Ok(took)
     }
 
     fn reserve(&self) -> usize {

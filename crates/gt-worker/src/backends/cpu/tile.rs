@@ -163,6 +163,65 @@ pub unsafe fn binary(op: Binary, lane: Lane, a: *const u8, b: *const u8, out: *m
 }
 
 per_isa! {
+    pub unsafe fn rows_real<T: Real>(op: Binary, by: (bool, bool), a: *const T, b: *const T, out: *mut u8, len: usize, rows: usize) {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            per_binary!(op, OP => for r in 0..rows {
+                let at = r * len;
+                match (const { OP.gives() }, by) {
+                    (Gives::Same, (false, _)) => {
+                        let b = *b.add(r);
+                        each(a.add(at), (out as *mut T).add(at), len, |a| OP.real(a, b))
+                    }
+                    (Gives::Same, (true, false)) => {
+                        let a = *a.add(r);
+                        each(b.add(at), (out as *mut T).add(at), len, |b| OP.real(a, b))
+                    }
+                    (Gives::Same, (true, true)) => {
+                        let x = OP.real(*a.add(r), *b.add(r));
+                        for i in 0..len {
+                            *(out as *mut T).add(at + i) = x;
+                        }
+                    }
+                    (Gives::Bool, (false, _)) => {
+                        let b = *b.add(r);
+                        each(a.add(at), out.add(at), len, |a| (OP.real(a, b) != T::of(0.0)) as u8)
+                    }
+                    (Gives::Bool, (true, false)) => {
+                        let a = *a.add(r);
+                        each(b.add(at), out.add(at), len, |b| (OP.real(a, b) != T::of(0.0)) as u8)
+                    }
+                    (Gives::Bool, (true, true)) => {
+                        let x = (OP.real(*a.add(r), *b.add(r)) != T::of(0.0)) as u8;
+                        for i in 0..len {
+                            *out.add(at + i) = x;
+                        }
+                    }
+                }
+            })
+        }
+    }
+}
+
+/// A binary row over tiles of f32 that are `rows` rows of `len` elements; the operands that `by` names have one value
+/// per row.
+///
+/// # Safety
+/// All tiles hold what that says, and `out` overlaps none of the others.
+pub unsafe fn binary_by_row(
+    op: Binary,
+    by: (bool, bool),
+    a: *const u8,
+    b: *const u8,
+    out: *mut u8,
+    len: usize,
+    rows: usize,
+) {
+    // SAFETY: passed on from the caller.
+    unsafe { rows_real(op, by, a as *const Fast, b as *const Fast, out, len, rows) }
+}
+
+per_isa! {
     pub unsafe fn cube_of<T: Real>(x: *const T, out: *mut T, n: usize) {
         // SAFETY: passed on from the caller.
         unsafe { each(x, out, n, |x: T| x * x * x) }

@@ -1,0 +1,320 @@
+//! Products of matrices on one thread, straight from where they lie: no packing of the left side, panels of the right
+//! side copied only where they must be turned.
+//!
+//! Every element of a result is one chain of fused multiply-adds over `k` in order, so how a product is cut into tiles,
+//! blocks and threads does not change a bit, nor does the vector unit or how the operands lie. Products of at most `FEW`
+//! rows and long sums add up otherwise, for they are bound by memory: 64 bytes of partial sums, then their halves added.
+
+use super::isa;
+use std::cell::UnsafeCell;
+
+#[cfg(target_arch = "x86_64")]
+#[path = "product_x86.rs"]
+mod x86;
+
+/// A matrix in memory: element (i, j) lies at `at + i * rs + j * cs`.
+#[derive(Clone, Copy)]
+pub struct Mat<T> {
+    pub at: *const T,
+    pub rs: isize,
+    pub cs: isize,
+}
+
+// SAFETY: operands are only read while a step runs.
+unsafe impl<T> Sync for Mat<T> {}
+// SAFETY: as above.
+unsafe impl<T> Send for Mat<T> {}
+
+impl<T> Mat<T> {
+    pub fn new(at: *const T, rs: isize, cs: isize) -> Mat<T> {
+        Mat { at, rs, cs }
+    }
+
+    /// The part that starts at row `i` and column `j`.
+    #[inline(always)]
+    pub fn from(self, i: usize, j: usize) -> Mat<T> {
+        let at = self.at.wrapping_offset(i as isize * self.rs + j as isize * self.cs);
+        Mat { at, ..self }
+    }
+
+    /// The transpose.
+    #[inline(always)]
+    pub fn t(self) -> Mat<T> {
+        Mat { at: self.at, rs: self.cs, cs: self.rs }
+    }
+}
+
+/// Products of so few rows and so many terms have an order of summation of their own; cut no product into parts this
+/// small.
+pub const FEW: usize = 4;
+const LONG: usize = 128;
+
+/// Where a product goes: rows of contiguous elements.
+pub struct To<T> {
+    pub at: *mut T,
+    /// Elements from a row to the next.
+    pub rs: usize,
+    /// Adds to what is there instead of replacing it.
+    pub add: bool,
+    /// A row added to the finished sums, or null.
+    pub bias: *const T,
+}
+
+impl<T> To<T> {
+    pub fn new(at: *mut T, rs: usize) -> To<T> {
+        To { at, rs, add: false, bias: std::ptr::null() }
+    }
+
+    pub fn adding(at: *mut T, rs: usize) -> To<T> {
+        To { at, rs, add: true, bias: std::ptr::null() }
+    }
+}
+
+/// Types products are computed in.
+pub trait Float:
+    Copy
+    + Default
+    + PartialOrd
+    + std::ops::Add<Output = Self>
+    + std::ops::Sub<Output = Self>
+    + std::ops::Mul<Output = Self>
+    + std::ops::Div<Output = Self>
+    + Sync
+    + Send
+    + 'static
+{
+    const ONE: Self;
+    fn product(m: usize, n: usize, k: usize, a: Mat<Self>, b: Mat<Self>, c: &To<Self>) -> bool;
+}
+
+macro_rules! float {
+    ($t:ty, $v4:ident, $v3:ident) => {
+        impl Float for $t {
+            const ONE: $t = 1.0;
+            #[inline]
+            fn product(m: usize, n: usize, k: usize, a: Mat<$t>, b: Mat<$t>, c: &To<$t>) -> bool {
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: the level was detected; the rest is what the caller of `product` promises.
+                unsafe {
+                    match isa::level() {
+                        3 => x86::$v4(m, n, k, a, b, c),
+                        2 => x86::$v3(m, n, k, a, b, c),
+                        _ => return false,
+                    }
+                    return true;
+                }
+                #[cfg(not(target_arch = "x86_64"))]
+                {
+                    let _ = (m, n, k, a, b, c, isa::level());
+                    false
+                }
+            }
+        }
+    };
+}
+
+float!(f32, f32_v4, f32_v3);
+float!(f64, f64_v4, f64_v3);
+
+/// Multiplies `a` [m, k] by `b` [k, n] into `c`, on this thread.
+///
+/// # Safety
+/// The operands hold these elements, and nobody else touches those of the result.
+pub unsafe fn product<T: Float>(m: usize, n: usize, k: usize, a: Mat<T>, b: Mat<T>, c: &To<T>) {
+    if m * n == 0 {
+        return;
+    }
+    if k == 0 {
+        if !c.add {
+            for i in 0..m {
+                // SAFETY: as the caller promises.
+                unsafe { std::slice::from_raw_parts_mut(c.at.add(i * c.rs), n) }.fill(T::default());
+            }
+        }
+    } else if T::product(m, n, k, a, b, c) {
+        return;
+    } else {
+        // SAFETY: as the caller promises.
+        unsafe {
+            gemm::gemm(
+                m,
+                n,
+                k,
+                c.at,
+                1,
+                c.rs as isize,
+                c.add,
+                a.at,
+                a.cs,
+                a.rs,
+                b.at,
+                b.cs,
+                b.rs,
+                T::ONE,
+                T::ONE,
+                false,
+                false,
+                false,
+                gemm::Parallelism::None,
+            );
+        }
+    }
+    if !c.bias.is_null() {
+        for i in 0..m {
+            for j in 0..n {
+                // SAFETY: as the caller promises.
+                unsafe { *c.at.add(i * c.rs + j) = *c.at.add(i * c.rs + j) + *c.bias.add(j) };
+            }
+        }
+    }
+}
+
+thread_local! {
+    static SCRATCH: UnsafeCell<Vec<u64>> = const { UnsafeCell::new(Vec::new()) };
+}
+
+/// This thread's memory for panels, of at least `bytes` bytes, aligned to a cache line. The last one asked for counts.
+pub fn panels(bytes: usize) -> *mut u8 {
+    SCRATCH.with(|cell| {
+        // SAFETY: the cell is this thread's own, and the borrow ends here.
+        let memory = unsafe { &mut *cell.get() };
+        if memory.len() * 8 < bytes + 64 {
+            *memory = vec![0; bytes / 8 + 16];
+        }
+        let start = memory.as_mut_ptr() as *mut u8;
+        start.wrapping_add(start.align_offset(64))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(n: usize, seed: u32) -> Vec<f32> {
+        let mut u = seed;
+        (0..n)
+            .map(|_| {
+                u = u.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (u >> 8) as f32 / (1 << 23) as f32 - 1.0
+            })
+            .collect()
+    }
+
+    /// Every layout and many odd sizes against a plain loop in the next wider type.
+    #[test]
+    fn agrees_with_a_plain_loop() {
+        let sizes = [
+            (1, 1, 1),
+            (1, 70, 33),
+            (3, 17, 5),
+            (4, 100, 64),
+            (12, 32, 16),
+            (13, 33, 7),
+            (25, 16, 300),
+            (64, 10, 128),
+            (5, 1, 600),
+            (100, 65, 513),
+            (500, 40, 20),
+            (30, 300, 1024),
+        ];
+        for (m, n, k) in sizes {
+            for layout in 0..4 {
+                let (ta, tb) = (layout & 1 == 1, layout & 2 == 2);
+                let (a, b) = (numbers(m * k, 1), numbers(k * n, 2));
+                let bias = numbers(n, 3);
+                let (ma, mb) = (
+                    if ta {
+                        Mat::new(a.as_ptr(), 1, m as isize)
+                    } else {
+                        Mat::new(a.as_ptr(), k as isize, 1)
+                    },
+                    if tb {
+                        Mat::new(b.as_ptr(), 1, k as isize)
+                    } else {
+                        Mat::new(b.as_ptr(), n as isize, 1)
+                    },
+                );
+                let pitch = n + 3;
+                let mut c = numbers(m * pitch, 4);
+                let before = c.clone();
+                let to = To { at: c.as_mut_ptr(), rs: pitch, add: layout == 1, bias: bias.as_ptr() };
+                // SAFETY: the sizes are those of the vectors.
+                unsafe { product(m, n, k, ma, mb, &to) };
+                let a64: Vec<f64> = a.iter().map(|&x| x as f64).collect();
+                let b64: Vec<f64> = b.iter().map(|&x| x as f64).collect();
+                let mut c64 = vec![0f64; m * n];
+                let ma64 = Mat::new(a64.as_ptr(), ma.rs, ma.cs);
+                let mb64 = Mat::new(b64.as_ptr(), mb.rs, mb.cs);
+                // SAFETY: as above.
+                unsafe { product(m, n, k, ma64, mb64, &To::new(c64.as_mut_ptr(), n)) };
+                for i in 0..m {
+                    for j in 0..n {
+                        let at = |x: &Mat<f32>, i: usize, j: usize| {
+                            // SAFETY: the element exists.
+                            unsafe { *x.from(i, j).at as f64 }
+                        };
+                        let sum: f64 = (0..k).map(|p| at(&ma, i, p) * at(&mb, p, j)).sum();
+                        assert!((c64[i * n + j] - sum).abs() < 1e-12 * (k as f64 + 1.0), "f64 {m}x{n}x{k}");
+                        let old = if layout == 1 { before[i * pitch + j] as f64 } else { 0.0 };
+                        let want = sum + old + bias[j] as f64;
+                        let got = c[i * pitch + j] as f64;
+                        assert!(
+                            (got - want).abs() < 1e-5 * (k as f64).sqrt() + 1e-6,
+                            "{m}x{n}x{k} layout {layout} at {i},{j}: {got} and {want}"
+                        );
+                    }
+                    // What lies between the rows is left alone.
+                    assert_eq!(c[i * pitch + n..(i + 1) * pitch], before[i * pitch + n..(i + 1) * pitch]);
+                }
+            }
+        }
+    }
+
+    /// A part of a product has the bits of the whole .
+    #[test]
+    fn parts_have_the_bits_of_the_whole() {
+        let (m, n, k) = (61, 130, 700);
+        let (a, b) = (numbers(m * k, 5), numbers(k * n, 6));
+        let (ma, mb) = (Mat::new(a.as_ptr(), k as isize, 1), Mat::new(b.as_ptr(), n as isize, 1));
+        let (mut whole, mut parts) = (vec![0f32; m * n], vec![0f32; m * n]);
+        // SAFETY: the sizes are those of the vectors.
+        unsafe {
+            product(m, n, k, ma, mb, &To::new(whole.as_mut_ptr(), n));
+            for (r, rows) in [(0, 5), (5, 13), (18, 43)] {
+                for (c, cols) in [(0, 37), (37, 93)] {
+                    let to = To::new(parts.as_mut_ptr().add(r * n + c), n);
+                    product(rows, cols, k, ma.from(r, 0), mb.from(0, c), &to);
+                }
+            }
+        }
+        assert!(whole == parts);
+    }
+
+    /// How operands lie changes no bit, for few rows and many.
+    #[test]
+    fn layouts_have_the_same_bits() {
+        for (m, n, k) in [(1, 300, 130), (3, 40, 170), (1, 1, 50), (2, 17, 200), (9, 33, 65), (2, 70, 60)] {
+            let (a, b) = (numbers(m * k, 7), numbers(k * n, 8));
+            let turned = |x: &[f32], rows: usize, cols: usize| -> Vec<f32> {
+                (0..rows * cols).map(|i| x[i % rows * cols + i / rows]).collect()
+            };
+            let spread: Vec<f32> = b.iter().flat_map(|&x| [x, 0.0]).collect();
+            let (at, bt) = (turned(&a, m, k), turned(&b, k, n));
+            let lefts = [Mat::new(a.as_ptr(), k as isize, 1), Mat::new(at.as_ptr(), 1, m as isize)];
+            let rights = [
+                Mat::new(b.as_ptr(), n as isize, 1),
+                Mat::new(bt.as_ptr(), 1, k as isize),
+                Mat::new(spread.as_ptr(), 2 * n as isize, 2),
+            ];
+            let mut first: Option<Vec<f32>> = None;
+            for left in lefts {
+                for right in rights {
+                    let mut c = vec![0f32; m * n];
+                    // SAFETY: the sizes are those of the vectors.
+                    unsafe { product(m, n, k, left, right, &To::new(c.as_mut_ptr(), n)) };
+                    assert_eq!(*first.get_or_insert_with(|| c.clone()), c, "{m}x{n}x{k}");
+                }
+            }
+        }
+    }
+}
