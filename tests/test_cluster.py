@@ -355,7 +355,7 @@ def test_the_readme_runs(run_python, start_system):
 
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-EXAMPLES = sorted(name for name in os.listdir(os.path.join(ROOT, "examples")) if name.endswith(".py"))
+EXAMPLES = sorted(name for name in os.listdir(os.path.join(ROOT, "examples")) if re.match(r"\d\d_.*\.py$", name))
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

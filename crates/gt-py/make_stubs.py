@@ -1,8 +1,11 @@
-"""Writes python/gt/_gt.pyi from the signatures in the Rust code (PyO3's introspection, through maturin).
+"""Writes python/gt/_gt.pyi from the signatures in the Rust code (PyO3's introspection, through maturin), with the
+methods that python/gt/composed adds to tensors.
 
-`python crates/gt-py/make_stubs.py` after a change of signatures; tests/test_stubs.py tells when it is needed.
+`python crates/gt-py/make_stubs.py` after a change of signatures; tests/test_stubs.py tells when it is needed. GT must
+be importable. With --composed, only the methods of python/gt/composed are written anew.
 """
 
+import inspect
 import pathlib
 import re
 import shutil
@@ -72,8 +75,41 @@ def adjust(text):
     return HEADER + "\n".join(lines) + "\n" + aliases + constants
 
 
+MARK = "    # Methods that are added by gt.composed."
+
+
+def composed():
+    """The methods that Python adds to tensors."""
+    from gt.composed import METHODS
+
+    lines = [MARK]
+    for name, function in sorted(METHODS.items()):
+        parameters = []
+        for i, p in enumerate(inspect.signature(function).parameters.values()):
+            kind = "" if i == 0 or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) else ": Any"
+            default = "" if p.default is p.empty else " = ..."
+            stars = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "")
+            if p.kind is p.KEYWORD_ONLY and not any("*" in q for q in parameters):
+                parameters.append("*")
+            parameters.append(f"{stars}{p.name}{kind}{default}")
+            if i == 0 and p.kind is p.POSITIONAL_ONLY:
+                parameters.append("/")
+        lines.append(f"    def {name}({', '.join(parameters)}) -> Any: ...")
+    return "\n".join(lines) + "\n"
+
+
+def with_composed(text):
+    """The stub with those methods at the end of the class Tensor."""
+    start = text.index("class Tensor:")
+    end = start + re.search(r"\n(?=[@\w])", text[start:]).start() + 1
+    body = text[start:end]
+    body = body[: body.index(MARK)] if MARK in body else body
+    return text[:start] + body.rstrip() + "\n" + composed() + "\n" + text[end:]
+
+
 def main():
-    text = adjust(generate())
+    only_composed = "--composed" in sys.argv[1:]
+    text = with_composed(STUB.read_text() if only_composed else adjust(generate()))
     STUB.write_text(text)
     ruff = shutil.which("ruff", path=str(pathlib.Path(sys.executable).parent)) or "ruff"
     subprocess.run([ruff, "check", "--quiet", "--fix", "--select", "F401,I", str(STUB)], check=True)

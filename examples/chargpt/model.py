@@ -50,13 +50,19 @@ class CharGPT(nn.Module):
         self.blocks = nn.Sequential(*[Block(config) for _ in range(config.layers)])
         self.norm = nn.LayerNorm(config.width)
         self.head = nn.Linear(config.width, config.vocab_size, bias=False)
-        self.apply(self._start)
+        self._start()
 
-    def _start(self, module):
-        if isinstance(module, (nn.Linear, nn.Embedding)):
-            nn.init.normal_(module.weight, std=0.02)
-        if isinstance(module, nn.Linear) and module.bias is not None:
-            nn.init.zeros_(module.bias)
+    def _start(self):
+        """Layers that read the stream start at unit gain, those that write to it small, so that depth starts gently."""
+        for name, p in self.named_parameters():
+            if name.endswith(".bias"):
+                nn.init.zeros_(p)
+            elif name.endswith(("qkv.weight", "mlp.0.weight")):
+                nn.init.normal_(p, std=self.config.width**-0.5)
+            elif name.endswith(("out.weight", "mlp.2.weight")):
+                nn.init.normal_(p, std=0.02 / (2 * self.config.layers) ** 0.5)
+            elif not name.split(".")[-2].startswith("norm"):
+                nn.init.normal_(p, std=0.02)
 
     def forward(self, ids):
         x = self.tokens(ids) + self.positions.weight[: ids.shape[1]]

@@ -233,20 +233,30 @@ var = Tensor.var
 xlogy = Tensor.xlogy
 
 concat = concatenate = cat
+row_stack = vstack
+asarray = as_tensor
 newaxis = None
+
+# Functions written with the ones above, many of them methods of tensors too.
+from gt.composed import *  # noqa: E402, F403
+from gt.composed.info import compile, finfo, iinfo  # noqa: E402
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gt import autograd, client, cuda, debug, nn, optim
+    from gt import autograd, client, cuda, debug, linalg, nn, optim, serialization
+    from gt.serialization import load, save
 
-_LAZY = {"autograd", "client", "cuda", "debug", "nn", "optim"}
+_LAZY = {"autograd", "client", "cuda", "debug", "linalg", "nn", "optim", "serialization"}
 
 
 def __getattr__(name):
-    if name in _LAZY:
-        from importlib import import_module
+    from importlib import import_module
 
+    if name in _LAZY:
         return import_module(f"gt.{name}")
+    if name in ("load", "save"):
+        # Not imported before it is needed: NumPy would take most of the time of `import gt`.
+        return getattr(import_module("gt.serialization"), name)
     raise AttributeError(f"module 'gt' has no attribute '{name}'")
 
 

@@ -3,7 +3,8 @@
 from gt._gt import empty
 from gt.nn import functional as F
 from gt.nn import init
-from gt.nn.module import Module, Parameter
+from gt.nn.module import Module
+from gt.nn.parameter import Parameter
 
 
 class Identity(Module):
@@ -57,7 +58,15 @@ class Embedding(Module):
         return F.embedding(index, self.weight, self.padding_idx)
 
     def extra_repr(self):
-        return f"{self.num_embeddings}, {self.embedding_dim}"
+        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
+        return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
+
+    @classmethod
+    def from_pretrained(cls, embeddings, freeze=True, padding_idx=None):
+        """A table with the given rows."""
+        table = cls(*embeddings.shape, padding_idx=padding_idx, dtype=embeddings.dtype)
+        table.weight = Parameter(embeddings, requires_grad=not freeze)
+        return table
 
 
 class LayerNorm(Module):
@@ -82,7 +91,8 @@ class LayerNorm(Module):
         return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
     def extra_repr(self):
-        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+        affine, bias = self.elementwise_affine, self.bias is not None
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={affine}, bias={bias}"
 
 
 class RMSNorm(Module):
@@ -141,95 +151,41 @@ class Dropout(Module):
         return f"p={self.p}, inplace={self.inplace}"
 
 
-class _Activation(Module):
-    def __init__(self, inplace=False):
+class Unflatten(Module):
+    """Splits a dimension into several."""
+
+    def __init__(self, dim, unflattened_size):
         super().__init__()
-        self.inplace = inplace
+        self.dim, self.unflattened_size = dim, unflattened_size
+
+    def forward(self, x):
+        return x.unflatten(self.dim, self.unflattened_size)
 
     def extra_repr(self):
-        return "inplace=True" if self.inplace else ""
+        return f"dim={self.dim}, unflattened_size={self.unflattened_size}"
 
 
-class ReLU(_Activation):
-    def forward(self, x):
-        return x.relu_() if self.inplace else x.relu()
+class Bilinear(Module):
+    """`x1 @ weight[k] @ x2 + bias[k]` for each output k."""
 
-
-class SiLU(_Activation):
-    def forward(self, x):
-        return x.silu()
-
-
-class Sigmoid(Module):
-    def forward(self, x):
-        return x.sigmoid()
-
-
-class Tanh(Module):
-    def forward(self, x):
-        return x.tanh()
-
-
-class GELU(Module):
-    def __init__(self, approximate="none"):
+    def __init__(self, in1_features, in2_features, out_features, bias=True, device=None, dtype=None):
         super().__init__()
-        self.approximate = approximate
+        self.in1_features, self.in2_features, self.out_features = in1_features, in2_features, out_features
+        self.weight = Parameter(empty(out_features, in1_features, in2_features, device=device, dtype=dtype))
+        self.register_parameter("bias", Parameter(empty(out_features, device=device, dtype=dtype)) if bias else None)
+        self.reset_parameters()
 
-    def forward(self, x):
-        return x.gelu(approximate=self.approximate)
+    def reset_parameters(self):
+        bound = self.in1_features**-0.5
+        init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, input1, input2):
+        return F.bilinear(input1, input2, self.weight, self.bias)
 
     def extra_repr(self):
-        return f"approximate={self.approximate!r}"
-
-
-class LeakyReLU(Module):
-    def __init__(self, negative_slope=0.01, inplace=False):
-        super().__init__()
-        self.negative_slope = negative_slope
-
-    def forward(self, x):
-        return x.leaky_relu(self.negative_slope)
-
-    def extra_repr(self):
-        return f"negative_slope={self.negative_slope}"
-
-
-class ELU(Module):
-    def __init__(self, alpha=1.0, inplace=False):
-        super().__init__()
-        self.alpha = alpha
-
-    def forward(self, x):
-        return x.elu(self.alpha)
-
-    def extra_repr(self):
-        return f"alpha={self.alpha}"
-
-
-class Softplus(Module):
-    def __init__(self, beta=1.0, threshold=20.0):
-        super().__init__()
-        self.beta, self.threshold = beta, threshold
-
-    def forward(self, x):
-        return x.softplus(self.beta, self.threshold)
-
-    def extra_repr(self):
-        return f"beta={self.beta}, threshold={self.threshold}"
-
-
-class Softmax(Module):
-    def __init__(self, dim=None):
-        super().__init__()
-        self.dim = dim
-
-    def forward(self, x):
-        return F.softmax(x, self.dim)
-
-    def extra_repr(self):
-        return f"dim={self.dim}"
-
-
-class LogSoftmax(Softmax):
-    def forward(self, x):
-        return F.log_softmax(x, self.dim)
+        return (
+            f"in1_features={self.in1_features}, in2_features={self.in2_features}, "
+            f"out_features={self.out_features}, bias={self.bias is not None}"
+        )

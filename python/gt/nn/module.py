@@ -1,80 +1,25 @@
 """Modules: things with parameters, as in PyTorch."""
 
 from gt._gt import Tensor
+from gt._hooks import Hooks
 from gt.autograd.grad_mode import no_grad
+from gt.nn.parameter import Buffer, Parameter
+from gt.nn.state import State
+from gt.nn.taps import BackwardTaps
+
+_HOOKS = (
+    "_forward_pre_hooks",
+    "_forward_hooks",
+    "_backward_pre_hooks",
+    "_backward_hooks",
+    "_state_dict_pre_hooks",
+    "_state_dict_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)
 
 
-class Parameter(Tensor):
-    """A tensor that a module counts among its parameters."""
-
-    def __new__(cls, data=None, requires_grad=True):
-        self = Tensor.__new__(cls, data)
-        self.requires_grad = requires_grad
-        return self
-
-
-class Buffer(Tensor):
-    """A tensor that a module saves and moves, but does not train."""
-
-    def __new__(cls, data=None, *, persistent=True):
-        self = Tensor.__new__(cls, data)
-        self.persistent = persistent
-        return self
-
-
-class _Hooks:
-    """Callables in order of registration, each with a handle to remove it."""
-
-    def __init__(self):
-        self.list = {}
-        self.next = 0
-
-    def add(self, hook, first=False):
-        self.next += 1
-        self.list[self.next] = hook
-        if first:
-            self.list = {self.next: self.list.pop(self.next), **self.list}
-        return _Handle(self, self.next)
-
-    def __iter__(self):
-        return iter(list(self.list.values()))
-
-    def __bool__(self):
-        return bool(self.list)
-
-
-class _Handle:
-    """A registered hook, until `remove()` is called."""
-
-    def __init__(self, hooks, number):
-        self._hooks, self.id = hooks, number
-
-    def remove(self):
-        self._hooks.list.pop(self.id, None)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.remove()
-
-
-class _Keys(tuple):
-    """What `load_state_dict` could not match."""
-
-    def __new__(cls, missing, unexpected):
-        return tuple.__new__(cls, (missing, unexpected))
-
-    missing_keys = property(lambda self: self[0])
-    unexpected_keys = property(lambda self: self[1])
-
-    def __repr__(self):
-        if not any(self):
-            return "<All keys matched successfully>"
-        return f"_IncompatibleKeys(missing_keys={self[0]}, unexpected_keys={self[1]})"
-
-
-class Module:
+class Module(State):
     """Base of all networks: subclass it, make parameters and modules in `__init__`, and write `forward`."""
 
     training = True
@@ -86,31 +31,44 @@ class Module:
         set_("_buffers", {})
         set_("_modules", {})
         set_("_transient", set())
-        set_("_forward_pre_hooks", _Hooks())
-        set_("_forward_hooks", _Hooks())
-        set_("_state_dict_hooks", _Hooks())
-        set_("_load_state_dict_pre_hooks", _Hooks())
+        for kind in _HOOKS:
+            set_(kind, Hooks())
+        # Calls look no further while nobody has registered a hook.
+        set_("_hooked", False)
 
     def forward(self, *args, **kwargs):
         raise NotImplementedError(f'Module [{type(self).__name__}] is missing the required "forward" function')
 
     def __call__(self, *args, **kwargs):
-        if not self._forward_pre_hooks and not self._forward_hooks:
+        if not self._hooked:
             return self.forward(*args, **kwargs)
-        for hook in self._forward_pre_hooks:
-            changed = hook(self, args, kwargs) if getattr(hook, "_with_kwargs", False) else hook(self, args)
+        return self._call_with_hooks(args, kwargs)
+
+    def _call_with_hooks(self, args, kwargs):
+        for hook, marks in self._forward_pre_hooks.marked():
+            changed = hook(self, args, kwargs) if marks["with_kwargs"] else hook(self, args)
             if changed is not None:
-                if getattr(hook, "_with_kwargs", False):
+                if marks["with_kwargs"]:
                     args, kwargs = changed
                 else:
                     args = changed if isinstance(changed, tuple) else (changed,)
-        result = self.forward(*args, **kwargs)
-        for hook in self._forward_hooks:
-            with_kwargs = getattr(hook, "_with_kwargs", False)
-            changed = hook(self, args, kwargs, result) if with_kwargs else hook(self, args, result)
-            if changed is not None:
-                result = changed
-        return result
+        taps = BackwardTaps(self) if self._backward_hooks or self._backward_pre_hooks else None
+        if taps:
+            args = taps.inputs(args)
+        result, done = None, set()
+        try:
+            result = self.forward(*args, **kwargs)
+            for hook, marks in self._forward_hooks.marked():
+                done.add(hook)
+                changed = hook(self, args, kwargs, result) if marks["with_kwargs"] else hook(self, args, result)
+                if changed is not None:
+                    result = changed
+        except Exception:
+            for hook, marks in self._forward_hooks.marked():
+                if marks["always_call"] and hook not in done:
+                    hook(self, args, kwargs, result) if marks["with_kwargs"] else hook(self, args, result)
+            raise
+        return taps.outputs(result) if taps else result
 
     # What belongs to the module.
 
@@ -227,7 +185,9 @@ class Module:
 
     def _named(self, home, prefix, recurse, remove_duplicate):
         seen = set()
-        for path, module in self.named_modules(prefix=prefix) if recurse else [(prefix, self)]:
+        for path, module in (
+            self.named_modules(prefix=prefix, remove_duplicate=remove_duplicate) if recurse else [(prefix, self)]
+        ):
             for name, value in module.__dict__[home].items():
                 if value is None or (remove_duplicate and id(value) in seen):
                     continue
@@ -267,6 +227,22 @@ class Module:
             raise AttributeError(f"{type(self).__name__} has no parameter {target!r}")
         return parameters[name]
 
+    def get_buffer(self, target):
+        """The buffer with a dotted name."""
+        path, _, name = target.rpartition(".")
+        buffers = self.get_submodule(path)._buffers
+        if name not in buffers:
+            raise AttributeError(f"{type(self).__name__} has no buffer {target!r}")
+        return buffers[name]
+
+    def set_submodule(self, target, module, strict=False):
+        """Puts a module under a dotted name."""
+        path, _, name = target.rpartition(".")
+        parent = self.get_submodule(path)
+        if strict and name not in parent._modules:
+            raise AttributeError(f"{type(self).__name__} has no module {target!r}")
+        setattr(parent, name, module)
+
     def apply(self, fn):
         """Calls `fn` with every module inside, this one last."""
         for module in self.children():
@@ -300,36 +276,36 @@ class Module:
             elif p.grad is not None:
                 p.grad.detach_().zero_()
 
-    def _apply(self, fn):
+    def _apply(self, fn, done=None):
+        """Replaces every parameter and buffer by what `fn` makes of it; what was shared stays shared."""
+        done = {} if done is None else done
         for module in self.children():
-            module._apply(fn)
+            module._apply(fn, done)
         for home in ("_parameters", "_buffers"):
             for name, value in self.__dict__[home].items():
-                if value is None:
-                    continue
-                with no_grad():
-                    new = fn(value)
-                if new is value:
-                    continue
-                if isinstance(value, Parameter):
-                    grad = value.grad
-                    new = Parameter(new, value.requires_grad)
-                    new.grad = None if grad is None else fn(grad)
-                self.__dict__[home][name] = new
+                if value is not None:
+                    if id(value) not in done:
+                        done[id(value)] = (value, _converted(value, fn))
+                    self.__dict__[home][name] = done[id(value)][1]
         return self
 
     def to(self, *args, **kwargs):
         """Another dtype (of floating-point parameters and buffers) or device."""
-        from gt import _gt
+        for wanted in (*args, kwargs.get("dtype")):
+            if hasattr(wanted, "is_floating_point") and not isinstance(wanted, Tensor) and not wanted.is_floating_point:
+                raise TypeError(f"Module.to only accepts floating point dtypes, but got desired dtype={wanted}")
 
         def convert(t):
             new = t.to(*args, **kwargs)
             if not t.is_floating_point() and new.dtype != t.dtype:
-                return new.to(t.dtype) if new.device != t.device else t
+                return t.to(new.device)
             return new
 
-        del _gt
         return self._apply(convert)
+
+    def type(self, dst_type):
+        """Another dtype, of every parameter and buffer."""
+        return self._apply(lambda t: t.to(dst_type))
 
     def _cast(self, name):
         return self._apply(lambda t: getattr(t, name)() if t.is_floating_point() else t)
@@ -352,73 +328,44 @@ class Module:
     def cuda(self, device=None):
         return self._apply(lambda t: t.cuda(device))
 
-    # Saving and loading.
-
-    def state_dict(self, *, destination=None, prefix="", keep_vars=False):
-        """Parameters and buffers by dotted name, sharing their storage."""
-        out = {} if destination is None else destination
-        for name, p in self._parameters.items():
-            if p is not None:
-                out[prefix + name] = p if keep_vars else p.detach()
-        for name, b in self._buffers.items():
-            if b is not None and name not in self._transient:
-                out[prefix + name] = b if keep_vars else b.detach()
-        for name, module in self._modules.items():
-            if module is not None:
-                module.state_dict(destination=out, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
-        for hook in self._state_dict_hooks:
-            hook(self, out, prefix, None)
-        return out
-
-    def load_state_dict(self, state_dict, strict=True, assign=False):
-        """Copies values by dotted name into parameters and buffers."""
-        own = self.state_dict(keep_vars=True)
-        missing = [name for name in own if name not in state_dict]
-        unexpected = [name for name in state_dict if name not in own]
-        problems = []
-        with no_grad():
-            for name, target in own.items():
-                if name not in state_dict:
-                    continue
-                value = state_dict[name]
-                if tuple(value.shape) != tuple(target.shape):
-                    problems.append(
-                        f"size mismatch for {name}: copying a param with shape {value.shape} from checkpoint, the "
-                        f"shape in current model is {target.shape}."
-                    )
-                elif assign:
-                    self._assign(name, target, value)
-                else:
-                    target.copy_(value)
-        if strict and missing:
-            problems.append(f"Missing key(s) in state_dict: {', '.join(map(repr, missing))}.")
-        if strict and unexpected:
-            problems.append(f"Unexpected key(s) in state_dict: {', '.join(map(repr, unexpected))}.")
-        if problems:
-            lines = "\n\t".join(problems)
-            raise RuntimeError(f"Error(s) in loading state_dict for {type(self).__name__}:\n\t{lines}")
-        return _Keys(missing, unexpected)
-
-    def _assign(self, name, target, value):
-        path, _, last = name.rpartition(".")
-        module = self.get_submodule(path)
-        if isinstance(target, Parameter) and not isinstance(value, Parameter):
-            value = Parameter(value, target.requires_grad)
-        home = module._parameters if last in module._parameters else module._buffers
-        home[last] = value
-
     # Hooks.
+
+    def _hook(self, kind, hook, first=False, **marks):
+        self._hooked = True
+        return self.__dict__[kind].add(hook, first, **marks)
 
     def register_forward_pre_hook(self, hook, *, prepend=False, with_kwargs=False):
         """Calls `hook(module, args)` before each forward; what it returns replaces the arguments."""
-        return self._forward_pre_hooks.add(_marked(hook, with_kwargs), prepend)
+        return self._hook("_forward_pre_hooks", hook, prepend, with_kwargs=with_kwargs)
 
-    def register_forward_hook(self, hook, *, prepend=False, with_kwargs=False):
+    def register_forward_hook(self, hook, *, prepend=False, with_kwargs=False, always_call=False):
         """Calls `hook(module, args, output)` after each forward; what it returns replaces the output."""
-        return self._forward_hooks.add(_marked(hook, with_kwargs), prepend)
+        return self._hook("_forward_hooks", hook, prepend, with_kwargs=with_kwargs, always_call=always_call)
+
+    def register_full_backward_pre_hook(self, hook, prepend=False):
+        """Calls `hook(module, grad_output)` when gradients reach the output; what it returns replaces them."""
+        return self._hook("_backward_pre_hooks", hook, prepend)
+
+    def register_full_backward_hook(self, hook, prepend=False):
+        """Calls `hook(module, grad_input, grad_output)` when the gradients of the inputs are known; what it returns
+        replaces them."""
+        return self._hook("_backward_hooks", hook, prepend)
+
+    def register_state_dict_pre_hook(self, hook):
+        """Calls `hook(module, prefix, keep_vars)` before the state is collected."""
+        return self._state_dict_pre_hooks.add(hook)
 
     def register_state_dict_post_hook(self, hook):
+        """Calls `hook(module, state_dict, prefix, local_metadata)` after the state is collected."""
         return self._state_dict_hooks.add(hook)
+
+    def register_load_state_dict_pre_hook(self, hook):
+        """Calls `hook(module, state_dict, prefix, ...)` before values are loaded; it may change the dictionary."""
+        return self._load_state_dict_pre_hooks.add(hook)
+
+    def register_load_state_dict_post_hook(self, hook):
+        """Calls `hook(module, incompatible_keys)` after values are loaded; it may change the lists of keys."""
+        return self._load_state_dict_post_hooks.add(hook)
 
     # Printing.
 
@@ -438,143 +385,17 @@ class Module:
         return f"{self._get_name()}(\n  " + "\n  ".join(lines + inner) + "\n)"
 
 
+def _converted(value, fn):
+    with no_grad():
+        new = fn(value)
+        if new is value or not isinstance(value, Parameter):
+            return new
+        grad = value.grad
+        converted = Parameter(new, value.requires_grad)
+        converted.__dict__.update(value.__dict__)
+        converted.grad = None if grad is None else fn(grad)
+    return converted
+
+
 def _indent(text):
     return text.replace("\n", "\n  ")
-
-
-def _marked(hook, with_kwargs):
-    if not with_kwargs:
-        return hook
-
-    def marked(*args):
-        return hook(*args)
-
-    marked._with_kwargs = True
-    return marked
-
-
-class Sequential(Module):
-    """Modules, each called with what the one before gave."""
-
-    def __init__(self, *modules):
-        super().__init__()
-        named = modules[0].items() if len(modules) == 1 and isinstance(modules[0], dict) else enumerate(modules)
-        for name, module in named:
-            self.add_module(str(name), module)
-
-    def forward(self, x):
-        for module in self._modules.values():
-            x = module(x)
-        return x
-
-    def append(self, module):
-        self.add_module(str(len(self)), module)
-        return self
-
-    def __len__(self):
-        return len(self._modules)
-
-    def __iter__(self):
-        return iter(self._modules.values())
-
-    def __getitem__(self, index):
-        if isinstance(index, slice):
-            return type(self)(dict(list(self._modules.items())[index]))
-        return list(self._modules.values())[index]
-
-    def __setitem__(self, index, module):
-        self._modules[list(self._modules)[index]] = module
-
-
-class ModuleList(Module):
-    """A list of modules."""
-
-    def __init__(self, modules=()):
-        super().__init__()
-        self.extend(modules)
-
-    def append(self, module):
-        self.add_module(str(len(self)), module)
-        return self
-
-    def extend(self, modules):
-        for module in modules:
-            self.append(module)
-        return self
-
-    def insert(self, index, module):
-        modules = list(self)
-        modules.insert(index, module)
-        self._modules.clear()
-        return self.extend(modules)
-
-    def __len__(self):
-        return len(self._modules)
-
-    def __iter__(self):
-        return iter(self._modules.values())
-
-    def __getitem__(self, index):
-        modules = list(self._modules.values())
-        return type(self)(modules[index]) if isinstance(index, slice) else modules[index]
-
-    def __setitem__(self, index, module):
-        self._modules[str(range(len(self))[index])] = module
-
-
-class ModuleDict(Module):
-    """Modules by name."""
-
-    def __init__(self, modules=None):
-        super().__init__()
-        for name, module in dict(modules or {}).items():
-            self.add_module(name, module)
-
-    def __getitem__(self, name):
-        return self._modules[name]
-
-    def __setitem__(self, name, module):
-        self.add_module(name, module)
-
-    def __delitem__(self, name):
-        del self._modules[name]
-
-    def __len__(self):
-        return len(self._modules)
-
-    def __iter__(self):
-        return iter(self._modules)
-
-    def __contains__(self, name):
-        return name in self._modules
-
-    def keys(self):
-        return self._modules.keys()
-
-    def items(self):
-        return self._modules.items()
-
-    def values(self):
-        return self._modules.values()
-
-
-class ParameterList(Module):
-    """A list of parameters."""
-
-    def __init__(self, values=()):
-        super().__init__()
-        for value in values:
-            self.append(value)
-
-    def append(self, value):
-        self.register_parameter(str(len(self)), value if isinstance(value, Parameter) else Parameter(value))
-        return self
-
-    def __len__(self):
-        return len(self._parameters)
-
-    def __iter__(self):
-        return iter(self._parameters.values())
-
-    def __getitem__(self, index):
-        return list(self._parameters.values())[index]

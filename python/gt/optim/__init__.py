@@ -1,9 +1,15 @@
 """Optimizers: one step is one call into the core, for all parameters."""
 
 from gt._gt import _adam_step, _AdamState, _sgd_step
+from gt.optim import lr_scheduler
 from gt.optim.optimizer import Optimizer
 
-__all__ = ["SGD", "Adam", "AdamW", "Optimizer"]
+__all__ = ["SGD", "Adam", "AdamW", "Optimizer", "lr_scheduler"]
+
+
+def _no_history(differentiable):
+    if differentiable:
+        raise ValueError("optimizer: differentiable=True is not supported; a step keeps no gradient history")
 
 
 def _check(name, value):
@@ -14,9 +20,23 @@ def _check(name, value):
 class SGD(Optimizer):
     """Stochastic gradient descent, with momentum."""
 
+    _later = {"nesterov": False, "maximize": False}
+
     def __init__(
-        self, params, lr=1e-3, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False, *, maximize=False
+        self,
+        params,
+        lr=1e-3,
+        momentum=0.0,
+        dampening=0.0,
+        weight_decay=0.0,
+        nesterov=False,
+        *,
+        maximize=False,
+        foreach=None,
+        differentiable=False,
+        fused=None,
     ):
+        _no_history(differentiable)
         _check("learning rate", lr)
         _check("momentum value", momentum)
         _check("weight_decay value", weight_decay)
@@ -29,6 +49,9 @@ class SGD(Optimizer):
             "weight_decay": weight_decay,
             "nesterov": nesterov,
             "maximize": maximize,
+            "foreach": foreach,
+            "differentiable": False,
+            "fused": fused,
         }
         super().__init__(params, settings)
 
@@ -54,11 +77,25 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     """Adam."""
 
-    _decoupled = False
+    _later = {"amsgrad": False, "maximize": False, "decoupled_weight_decay": False}
 
     def __init__(
-        self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, amsgrad=False, *, maximize=False
+        self,
+        params,
+        lr=1e-3,
+        betas=(0.9, 0.999),
+        eps=1e-8,
+        weight_decay=0.0,
+        amsgrad=False,
+        *,
+        foreach=None,
+        maximize=False,
+        capturable=False,
+        differentiable=False,
+        fused=None,
+        decoupled_weight_decay=False,
     ):
+        _no_history(differentiable)
         _check("learning rate", lr)
         _check("epsilon value", eps)
         _check("weight_decay value", weight_decay)
@@ -72,6 +109,11 @@ class Adam(Optimizer):
             "weight_decay": weight_decay,
             "amsgrad": amsgrad,
             "maximize": maximize,
+            "foreach": foreach,
+            "capturable": capturable,
+            "differentiable": False,
+            "fused": fused,
+            "decoupled_weight_decay": decoupled_weight_decay,
         }
         super().__init__(params, settings)
 
@@ -85,7 +127,7 @@ class Adam(Optimizer):
             group["betas"],
             group["eps"],
             group["weight_decay"],
-            self._decoupled,
+            group["decoupled_weight_decay"],
             group["amsgrad"],
             group["maximize"],
         )
@@ -97,18 +139,21 @@ class Adam(Optimizer):
 class AdamW(Adam):
     """Adam with decay of the weights apart from the gradient."""
 
-    _decoupled = True
+    _later = {**Adam._later, "decoupled_weight_decay": True}
 
-    def __init__(
-        self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, amsgrad=False, *, maximize=False
-    ):
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, amsgrad=False, **options):
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options, decoupled_weight_decay=True)
+
+    def load_state_dict(self, state_dict):
+        super().load_state_dict(state_dict)
+        for group in self.param_groups:
+            group["decoupled_weight_decay"] = True
 
 
 def _to_core(state):
     if not state:
         return None
-    return _AdamState(state["step"], state["exp_avg"], state["exp_avg_sq"], state.get("max_exp_avg_sq"))
+    return _AdamState(int(state["step"]), state["exp_avg"], state["exp_avg_sq"], state.get("max_exp_avg_sq"))
 
 
 def _from_core(state):

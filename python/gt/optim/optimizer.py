@@ -1,37 +1,56 @@
 """The base of optimizers: groups of parameters with their settings, and what is kept per parameter."""
 
-from gt._gt import Tensor
+import warnings
+
+from gt._gt import Tensor, as_tensor
+from gt._hooks import Hooks
 from gt.autograd.grad_mode import enable_grad
 
 
 class Optimizer:
     """Parameters in groups, each with its settings."""
 
+    # What each setting of a group becomes when a saved one lacks it.
+    _later: dict = {}
+
     def __init__(self, params, defaults):
         if isinstance(params, Tensor):
-            raise TypeError("params argument given to the optimizer should be an iterable of Tensors or dicts")
+            raise TypeError(
+                "params argument given to the optimizer should be an iterable of Tensors or dicts, but got a Tensor"
+            )
         self.defaults = defaults
         self.state = {}
         self.param_groups = []
+        self._pre_hooks, self._post_hooks = Hooks(), Hooks()
         groups = list(params)
         if not groups:
             raise ValueError("optimizer got an empty parameter list")
         for group in groups if isinstance(groups[0], dict) else [{"params": groups}]:
             self.add_param_group(group)
 
-    def add_param_group(self, group):
+    def add_param_group(self, param_group):
         """Adds parameters, with settings of their own."""
-        group = {**self.defaults, **group}
+        if not isinstance(param_group, dict):
+            raise TypeError(f"param_group must be a dict, but got {type(param_group).__name__}")
+        group = {**self.defaults, **param_group}
         params = group["params"]
-        group["params"] = [params] if isinstance(params, Tensor) else list(params)
+        if isinstance(params, set):
+            raise TypeError("optimizer parameters need to be organized in ordered collections, but a set has no order")
+        params = [params] if isinstance(params, Tensor) else list(params)
+        if params and all(isinstance(p, tuple) and len(p) == 2 for p in params):
+            group["param_names"] = [name for name, _ in params]
+            params = [p for _, p in params]
+        group["params"] = params
         known = {id(p) for g in self.param_groups for p in g["params"]}
-        for p in group["params"]:
+        for p in params:
             if not isinstance(p, Tensor):
                 raise TypeError(f"optimizer can only optimize Tensors, but one of the params is {type(p).__name__}")
             if not p.is_leaf:
                 raise ValueError("can't optimize a non-leaf Tensor")
             if id(p) in known:
                 raise ValueError("some parameters appear in more than one parameter group")
+        if len({id(p) for p in params}) != len(params):
+            warnings.warn("optimizer contains a parameter group with duplicate parameters", stacklevel=3)
         self.param_groups.append(group)
 
     def zero_grad(self, set_to_none=True):
@@ -41,44 +60,72 @@ class Optimizer:
                 if set_to_none:
                     p.grad = None
                 elif p.grad is not None:
-                    p.grad.zero_()
+                    p.grad.detach_().zero_()
 
     def step(self, closure=None):
         """One step; the closure, if given, computes the loss and its gradients first."""
+        for hook in self._pre_hooks:
+            hook(self, (closure,) if closure is not None else (), {})
         loss = None
         if closure is not None:
             with enable_grad():
                 loss = closure()
         for group in self.param_groups:
             self._step(group)
+        for hook in self._post_hooks:
+            hook(self, (closure,) if closure is not None else (), {})
         return loss
 
     def _step(self, group):
         raise NotImplementedError
 
+    def register_step_pre_hook(self, hook):
+        """Calls `hook(optimizer, args, kwargs)` before each step."""
+        return self._pre_hooks.add(hook)
+
+    def register_step_post_hook(self, hook):
+        """Calls `hook(optimizer, args, kwargs)` after each step."""
+        return self._post_hooks.add(hook)
+
     def _states(self, group, read):
         return [read(self.state.get(p, {})) for p in group["params"]]
 
     def state_dict(self):
-        """Settings, and what is kept per parameter, by number."""
-        number = {p: i for i, p in enumerate(p for g in self.param_groups for p in g["params"])}
+        """Settings, and what is kept per parameter, by the parameter's number: PyTorch's format."""
+        number = {}
+        for group in self.param_groups:
+            for p in group["params"]:
+                number.setdefault(p, len(number))
         groups = [{**g, "params": [number[p] for p in g["params"]]} for g in self.param_groups]
-        return {"state": {number[p]: state for p, state in self.state.items()}, "param_groups": groups}
+        return {"state": {number[p]: dict(state) for p, state in self.state.items()}, "param_groups": groups}
 
     def load_state_dict(self, state_dict):
-        """Puts back what `state_dict` gave."""
+        """Puts back what `state_dict` gave; the numbers stand for the parameters in their order."""
         saved = state_dict["param_groups"]
+        if len(saved) != len(self.param_groups):
+            raise ValueError("loaded state dict has a different number of parameter groups")
         if [len(g["params"]) for g in saved] != [len(g["params"]) for g in self.param_groups]:
             raise ValueError(
                 "loaded state dict contains a parameter group that doesn't match the size of optimizer's group"
             )
-        params = [p for g in self.param_groups for p in g["params"]]
-        for group, old in zip(self.param_groups, saved):
-            group.update({name: value for name, value in old.items() if name != "params"})
+        numbers = [i for g in saved for i in g["params"]]
+        params = dict(zip(numbers, (p for g in self.param_groups for p in g["params"])))
+        self.param_groups = [
+            {**self._later, **old, "params": group["params"]} for group, old in zip(self.param_groups, saved)
+        ]
         self.state = {
-            params[i]: {k: v.clone() if isinstance(v, Tensor) else v for k, v in state.items()}
+            params[i]: {name: self._loaded(name, value, params[i]) for name, value in state.items()}
             for i, state in state_dict["state"].items()
         }
+
+    def _loaded(self, name, value, param):
+        """A saved value as the step wants it: a copy, in the type of its parameter."""
+        if name == "step":
+            return int(value)
+        if not hasattr(value, "shape"):
+            return value
+        value = value.detach().clone() if isinstance(value, Tensor) else as_tensor(value)
+        return value.to(param.dtype) if value.is_floating_point() else value
 
     def __repr__(self):
         lines = [f"{type(self).__name__} ("]

@@ -1,0 +1,46 @@
+"""Functions that make tensors."""
+
+from gt import _gt
+from gt._gt import Tensor
+
+__all__ = ["logspace", "normal", "randint_like", "scalar_tensor"]
+
+
+def multinomial(self, num_samples, replacement=False, *, generator=None):
+    """Indices drawn with the given weights."""
+    return _gt.multinomial(self, num_samples, replacement, generator=generator)
+
+
+def bernoulli(self, p=None, *, generator=None):
+    """Zeros and ones, ones with the given probabilities."""
+    return _gt.bernoulli(self if p is None else _gt.full_like(self, p), generator=generator)
+
+
+def logspace(start, end, steps, base=10.0, *, dtype=None, device=None, requires_grad=False):
+    """`base` to the power of `steps` numbers from `start` to `end`."""
+    # Powers are taken in double precision: an error of the exponent would grow with it.
+    powers = _gt.pow(float(base), _gt.linspace(start, end, steps, dtype=_gt.float64))
+    out = powers.to(dtype or _gt.float32)
+    out = out if device is None else out.to(device)
+    return out.requires_grad_() if requires_grad else out
+
+
+def normal(mean, std=1.0, size=None, *, generator=None, dtype=None, device=None):
+    """Normal random numbers with the given means and deviations."""
+    if size is not None:
+        return _gt.randn(size, dtype=dtype, device=device) * std + mean
+    if isinstance(mean, Tensor) and isinstance(std, Tensor):
+        mean, std = _gt.broadcast_tensors(mean, std)
+    like = mean if isinstance(mean, Tensor) else std
+    return _gt.randn_like(like) * std + mean
+
+
+def randint_like(input, low, high=None, *, dtype=None, device=None):
+    """Random integers from `low` up to, not including, `high`, in the shape of `input`."""
+    low, high = (0, low) if high is None else (low, high)
+    return _gt.randint(low, high, input.shape, device=device).to(dtype or input.dtype)
+
+
+def scalar_tensor(s, *, dtype=None, device=None):
+    """A tensor with one number and no dimensions."""
+    return _gt.full((), s, dtype=dtype or _gt.float32, device=device)

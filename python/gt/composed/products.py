@@ -1,0 +1,106 @@
+"""Products of vectors and matrices."""
+
+from gt import _gt
+from gt._gt import Tensor
+
+__all__ = [
+    "addbmm",
+    "addmv",
+    "addr",
+    "chain_matmul",
+    "cross",
+    "ger",
+    "inner",
+    "kron",
+    "matrix_power",
+    "vdot",
+]
+
+ger = Tensor.outer
+vdot = Tensor.dot
+
+
+def inner(input, other):
+    """The sum of products over the last dimension of both."""
+    if input.dim() == 0 or other.dim() == 0:
+        return input * other
+    return _gt.tensordot(input, other, [[-1], [-1]])
+
+
+def kron(input, other):
+    """The Kronecker product."""
+    rank = max(input.dim(), other.dim())
+    a = input.reshape([1] * (rank - input.dim()) + list(input.shape))
+    b = other.reshape([1] * (rank - other.dim()) + list(other.shape))
+    shape = [m * n for m, n in zip(a.shape, b.shape)]
+    a = a.reshape([size for n in a.shape for size in (n, 1)])
+    b = b.reshape([size for n in b.shape for size in (1, n)])
+    return (a * b).reshape(shape)
+
+
+def cross(input, other, dim=None):
+    """The cross product along a dimension of size 3."""
+    if dim is None:
+        dim = next((i for i, n in enumerate(input.shape) if n == 3), None)
+        if dim is None:
+            raise RuntimeError(f"cross: expected a dimension of size 3, got {list(input.shape)}")
+    a, b = _gt.broadcast_tensors(input, other)
+    if a.shape[dim] != 3:
+        raise RuntimeError(f"cross: expected size 3 in dim {dim}, got {list(a.shape)}")
+    # The products of the next and the one after, along the dimension.
+    return (a.roll(-1, dim) * b.roll(-2, dim)) - (a.roll(-2, dim) * b.roll(-1, dim))
+
+
+def addmv(input, mat, vec, *, beta=1, alpha=1):
+    """`beta * input + alpha * (mat @ vec)`."""
+    product = mat.mv(vec) * alpha
+    return product if beta == 0 else input * beta + product
+
+
+def addr(input, vec1, vec2, *, beta=1, alpha=1):
+    """`beta * input + alpha * outer(vec1, vec2)`."""
+    product = vec1.outer(vec2) * alpha
+    return product if beta == 0 else input * beta + product
+
+
+def addbmm(input, batch1, batch2, *, beta=1, alpha=1):
+    """`beta * input + alpha * sum(batch1 @ batch2)` over the batch."""
+    product = batch1.bmm(batch2).sum(0) * alpha
+    return product if beta == 0 else input * beta + product
+
+
+def matrix_power(input, n):
+    """A square matrix multiplied with itself, `n` factors of it."""
+    if n < 0:
+        raise RuntimeError(f"matrix_power: negative powers need an inverse, which GT does not have, got {n}")
+    size = input.shape[-1]
+    result, square = None, input
+    while n:
+        if n & 1:
+            result = square if result is None else result @ square
+        n >>= 1
+        if n:
+            square = square @ square
+    if result is None:
+        result = _gt.eye(size, dtype=input.dtype).expand(input.shape).clone()
+    return result
+
+
+def chain_matmul(*matrices):
+    """The product of matrices, in the order that needs the fewest multiplications."""
+    matrices = list(matrices[0]) if len(matrices) == 1 and not isinstance(matrices[0], Tensor) else list(matrices)
+    sizes = [matrices[0].shape[0], *(m.shape[1] for m in matrices)]
+    count = len(matrices)
+    cost = [[0] * count for _ in range(count)]
+    cut = [[0] * count for _ in range(count)]
+    for length in range(1, count):
+        for i in range(count - length):
+            j = i + length
+            cost[i][j], cut[i][j] = min(
+                (cost[i][k] + cost[k + 1][j] + sizes[i] * sizes[k + 1] * sizes[j + 1], k) for k in range(i, j)
+            )
+
+    def product(i, j):
+        return matrices[i] if i == j else product(i, cut[i][j]) @ product(cut[i][j] + 1, j)
+
+    return product(0, count - 1)

@@ -1,0 +1,159 @@
+"""Statistics and sums."""
+
+from collections import namedtuple
+
+from gt import _gt
+from gt._gt import Tensor
+
+__all__ = [
+    "aminmax",
+    "bincount",
+    "corrcoef",
+    "cov",
+    "cumulative_trapezoid",
+    "diff",
+    "dist",
+    "histc",
+    "isin",
+    "nanmean",
+    "nansum",
+    "std_mean",
+    "trapezoid",
+    "trapz",
+    "var_mean",
+]
+
+MinMax = namedtuple("MinMax", ["min", "max"])
+
+
+def var_mean(input, dim=None, unbiased=None, *, correction=None, keepdim=False):
+    """The variance and the mean along dimensions."""
+    correction = (1 if unbiased is None else int(unbiased)) if correction is None else correction
+    return input.var(dim, correction=correction, keepdim=keepdim), input.mean(dim, keepdim=keepdim)
+
+
+def std_mean(input, dim=None, unbiased=None, *, correction=None, keepdim=False):
+    """The standard deviation and the mean along dimensions."""
+    variance, mean = var_mean(input, dim, unbiased, correction=correction, keepdim=keepdim)
+    return variance.sqrt(), mean
+
+
+def aminmax(input, *, dim=None, keepdim=False):
+    """The smallest and the largest element, of all or along a dimension."""
+    return MinMax(input.amin(dim, keepdim=keepdim), input.amax(dim, keepdim=keepdim))
+
+
+def nansum(input, dim=None, keepdim=False, *, dtype=None):
+    """The sum, with NaN as zero."""
+    return input.masked_fill(input.isnan(), 0).sum(dim, keepdim=keepdim, dtype=dtype)
+
+
+def nanmean(input, dim=None, keepdim=False, *, dtype=None):
+    """The mean of what is not NaN."""
+    input = input if dtype is None else input.to(dtype)
+    count = (~input.isnan()).sum(dim, keepdim=keepdim)
+    return nansum(input, dim, keepdim) / count
+
+
+def dist(input, other, p=2):
+    """The norm of the difference."""
+    return (input - other).norm(p)
+
+
+def diff(input, n=1, dim=-1, prepend=None, append=None):
+    """Differences of neighbours along a dimension, `n` times."""
+    parts = [t for t in (prepend, input, append) if t is not None]
+    out = _gt.cat(parts, dim) if len(parts) > 1 else input
+    for _ in range(n):
+        length = out.shape[dim]
+        after, before = out.narrow(dim, 1, max(0, length - 1)), out.narrow(dim, 0, max(0, length - 1))
+        out = after ^ before if out.dtype == _gt.bool else after - before
+    return out
+
+
+def _steps(y, x, dx, dim):
+    """Areas of the trapezoids between neighbours."""
+    n = y.shape[dim]
+    heights = (y.narrow(dim, 1, n - 1) + y.narrow(dim, 0, n - 1)) / 2
+    if x is None:
+        return heights * dx
+    widths = diff(x, dim=dim if x.dim() > 1 else 0)
+    if x.dim() == 1 and y.dim() > 1:
+        widths = widths.view([-1 if d == dim % y.dim() else 1 for d in range(y.dim())])
+    return heights * widths
+
+
+def trapezoid(y, x=None, *, dx=1.0, dim=-1):
+    """The area under a curve, by trapezoids."""
+    return _steps(y, x, dx, dim).sum(dim)
+
+
+trapz = trapezoid
+
+
+def cumulative_trapezoid(y, x=None, *, dx=1.0, dim=-1):
+    """The area up to each point, by trapezoids."""
+    return _steps(y, x, dx, dim).cumsum(dim)
+
+
+def cov(input, *, correction=1, fweights=None, aweights=None):
+    """The covariances of variables, which stand in rows."""
+    x = input.reshape(1, -1) if input.dim() < 2 else input
+    weights = None
+    if fweights is not None:
+        weights = fweights.to(x.dtype)
+    if aweights is not None:
+        weights = aweights.to(x.dtype) if weights is None else weights * aweights
+    count = x.shape[1] if weights is None else weights.sum()
+    mean = x.mean(1, keepdim=True) if weights is None else (x * weights).sum(1, keepdim=True) / count
+    centred = x - mean
+    scale = count - correction
+    if aweights is not None and correction:
+        scale = count - correction * (weights * aweights).sum() / count
+    product = (centred if weights is None else centred * weights) @ centred.T / scale
+    return product.squeeze()
+
+
+def corrcoef(input):
+    """The correlations of variables, which stand in rows."""
+    product = cov(input)
+    if product.dim() == 0:
+        return product / product
+    deviation = product.diagonal().sqrt()
+    return (product / deviation.unsqueeze(1) / deviation).clamp(-1, 1)
+
+
+def bincount(input, weights=None, minlength=0):
+    """How often each number occurs, or the sum of the weights of its occurrences; waits for the largest one."""
+    if input.dim() != 1 or input.is_floating_point():
+        raise RuntimeError("bincount: expected a vector of integers that are not negative")
+    if input.numel() and input.min().item() < 0:
+        raise RuntimeError("bincount: expected integers that are not negative")
+    size = max(minlength, int(input.max().item()) + 1 if input.numel() else 0)
+    if weights is None:
+        weights = _gt.ones(input.numel(), dtype=_gt.int64)
+    elif not weights.is_floating_point():
+        weights = weights.double()
+    return _gt.zeros(size, dtype=weights.dtype).index_add(0, input.long(), weights)
+
+
+def histc(input, bins=100, min=0, max=0):
+    """How many elements fall into each of `bins` equal parts of [min, max]; of the whole range if both are equal."""
+    x = input.reshape(-1)
+    if min == max:
+        min, max = x.min().item(), x.max().item()
+    if min == max:
+        min, max = min - 1, max + 1
+    inside = (x >= min) & (x <= max)
+    place = ((x - min) * (bins / (max - min))).floor().clamp(0, bins - 1)
+    place = place.masked_fill(~inside, 0).long()
+    return _gt.zeros(bins, dtype=x.dtype).index_add(0, place, inside.to(x.dtype))
+
+
+def isin(elements, test_elements, *, assume_unique=False, invert=False):
+    """Whether each element is among the others."""
+    if not isinstance(elements, Tensor):
+        elements = _gt.tensor(elements)
+    others = test_elements.reshape(-1) if isinstance(test_elements, Tensor) else _gt.tensor([test_elements])
+    found = (elements.unsqueeze(-1) == others).any(-1)
+    return ~found if invert else found

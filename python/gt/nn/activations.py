@@ -1,0 +1,224 @@
+"""Activations as modules: each is a function of `gt.nn.functional` with its settings kept."""
+
+from gt._gt import full
+from gt.nn import functional as F
+from gt.nn.module import Module
+from gt.nn.parameter import Parameter
+
+
+class _Activation(Module):
+    """An activation without settings other than `inplace`."""
+
+    def __init__(self, inplace=False):
+        super().__init__()
+        self.inplace = inplace
+
+    def extra_repr(self):
+        return "inplace=True" if self.inplace else ""
+
+    def _also_inplace(self, text):
+        return f"{text}, inplace=True" if self.inplace else text
+
+
+class ReLU(_Activation):
+    def forward(self, x):
+        return F.relu(x, self.inplace)
+
+
+class ReLU6(_Activation):
+    def forward(self, x):
+        return F.relu6(x)
+
+
+class SiLU(_Activation):
+    def forward(self, x):
+        return F.silu(x, self.inplace)
+
+
+class Mish(_Activation):
+    def forward(self, x):
+        return F.mish(x)
+
+
+class Hardsigmoid(_Activation):
+    def forward(self, x):
+        return F.hardsigmoid(x)
+
+    def extra_repr(self):
+        return ""
+
+
+class Hardswish(Hardsigmoid):
+    def forward(self, x):
+        return F.hardswish(x)
+
+
+class SELU(_Activation):
+    def forward(self, x):
+        return F.selu(x)
+
+
+class CELU(_Activation):
+    def __init__(self, alpha=1.0, inplace=False):
+        super().__init__(inplace)
+        self.alpha = alpha
+
+    def forward(self, x):
+        return F.celu(x, self.alpha)
+
+    def extra_repr(self):
+        return self._also_inplace(f"alpha={self.alpha}")
+
+
+class ELU(CELU):
+    def forward(self, x):
+        return F.elu(x, self.alpha)
+
+
+class LeakyReLU(_Activation):
+    def __init__(self, negative_slope=0.01, inplace=False):
+        super().__init__(inplace)
+        self.negative_slope = negative_slope
+
+    def forward(self, x):
+        return F.leaky_relu(x, self.negative_slope)
+
+    def extra_repr(self):
+        return self._also_inplace(f"negative_slope={self.negative_slope}")
+
+
+class Hardtanh(_Activation):
+    def __init__(self, min_val=-1.0, max_val=1.0, inplace=False):
+        super().__init__(inplace)
+        self.min_val, self.max_val = min_val, max_val
+
+    def forward(self, x):
+        return F.hardtanh(x, self.min_val, self.max_val)
+
+    def extra_repr(self):
+        return self._also_inplace(f"min_val={self.min_val}, max_val={self.max_val}")
+
+
+class Threshold(_Activation):
+    def __init__(self, threshold, value, inplace=False):
+        super().__init__(inplace)
+        self.threshold, self.value = threshold, value
+
+    def forward(self, x):
+        return F.threshold(x, self.threshold, self.value)
+
+    def extra_repr(self):
+        return self._also_inplace(f"threshold={self.threshold}, value={self.value}")
+
+
+class PReLU(Module):
+    """A leaky ReLU whose slope is learnt."""
+
+    def __init__(self, num_parameters=1, init=0.25, device=None, dtype=None):
+        super().__init__()
+        self.num_parameters = num_parameters
+        self.weight = Parameter(full((num_parameters,), init, device=device, dtype=dtype))
+
+    def forward(self, x):
+        return F.prelu(x, self.weight)
+
+    def extra_repr(self):
+        return f"num_parameters={self.num_parameters}"
+
+
+class Sigmoid(Module):
+    def forward(self, x):
+        return x.sigmoid()
+
+
+class Tanh(Module):
+    def forward(self, x):
+        return x.tanh()
+
+
+class LogSigmoid(Module):
+    def forward(self, x):
+        return F.logsigmoid(x)
+
+
+class Softsign(Module):
+    def forward(self, x):
+        return F.softsign(x)
+
+
+class Tanhshrink(Module):
+    def forward(self, x):
+        return F.tanhshrink(x)
+
+
+class Softshrink(Module):
+    def __init__(self, lambd=0.5):
+        super().__init__()
+        self.lambd = lambd
+
+    def forward(self, x):
+        return F.softshrink(x, self.lambd)
+
+    def extra_repr(self):
+        return str(self.lambd)
+
+
+class Hardshrink(Softshrink):
+    def forward(self, x):
+        return F.hardshrink(x, self.lambd)
+
+
+class GELU(Module):
+    def __init__(self, approximate="none"):
+        super().__init__()
+        self.approximate = approximate
+
+    def forward(self, x):
+        return F.gelu(x, approximate=self.approximate)
+
+    def extra_repr(self):
+        return f"approximate={self.approximate!r}"
+
+
+class Softplus(Module):
+    def __init__(self, beta=1.0, threshold=20.0):
+        super().__init__()
+        self.beta, self.threshold = beta, threshold
+
+    def forward(self, x):
+        return F.softplus(x, self.beta, self.threshold)
+
+    def extra_repr(self):
+        return f"beta={self.beta}, threshold={self.threshold}"
+
+
+class _AlongDim(Module):
+    def __init__(self, dim=None):
+        super().__init__()
+        self.dim = dim
+
+    def extra_repr(self):
+        return f"dim={self.dim}"
+
+
+class GLU(_AlongDim):
+    def __init__(self, dim=-1):
+        super().__init__(dim)
+
+    def forward(self, x):
+        return F.glu(x, self.dim)
+
+
+class Softmax(_AlongDim):
+    def forward(self, x):
+        return F.softmax(x, self.dim)
+
+
+class Softmin(_AlongDim):
+    def forward(self, x):
+        return F.softmin(x, self.dim)
+
+
+class LogSoftmax(_AlongDim):
+    def forward(self, x):
+        return F.log_softmax(x, self.dim)

@@ -1,0 +1,268 @@
+"""Optimizers' whole life, learning-rate schedulers and gradient clipping, against PyTorch."""
+
+import math
+
+import numpy as np
+import pytest
+from helpers import check, draw, needs_torch, ours, theirs, torch
+
+import gt
+from gt.optim import lr_scheduler as schedulers
+
+SIDES = [(gt, ours)] + ([(torch, theirs)] if torch is not None else [])
+
+
+def quadratic(library, make, optimizer, steps=5, start=(3, 2)):
+    """Trains two parameters with what `optimizer(library, params)` gives; the optimizer and the parameters."""
+    params = [make(draw(start, "float64"), grad=True), make(draw((2,), "float64", seed=1), grad=True)]
+    made = optimizer(library, params)
+    run(made, params, steps)
+    return made, params
+
+
+def run(optimizer, params, steps, seed=1):
+    for step in range(steps):
+        loss = ((params[0] @ params[1]) ** 2).sum() * (step + seed)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+OPTIMIZERS = {
+    "sgd": lambda T, p: T.optim.SGD(p, lr=0.05, momentum=0.9),
+    "adam": lambda T, p: T.optim.Adam(p, lr=0.1, amsgrad=True),
+    "adamw": lambda T, p: T.optim.AdamW(p, lr=0.1, weight_decay=0.1),
+    "groups": lambda T, p: T.optim.AdamW(
+        [{"params": p[:1], "lr": 0.2}, {"params": p[1:], "weight_decay": 0.5}], lr=0.1
+    ),
+    "named": lambda T, p: T.optim.SGD([("a", p[0]), ("b", p[1])], lr=0.05, momentum=0.5),
+    "decoupled": lambda T, p: T.optim.Adam(p, lr=0.1, weight_decay=0.3, decoupled_weight_decay=True),
+}
+
+
+@needs_torch
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_state_goes_between_gt_and_pytorch(kind):
+    make = OPTIMIZERS[kind]
+    (mine, params), (right, right_params) = (quadratic(library, m, make) for library, m in SIDES)
+    check(params, right_params)
+    state, right_state = mine.state_dict(), right.state_dict()
+    assert [set(g) for g in state["param_groups"]] == [set(g) for g in right_state["param_groups"]]
+    assert [g["params"] for g in state["param_groups"]] == [g["params"] for g in right_state["param_groups"]]
+    assert {i: set(s) for i, s in state["state"].items()} == {i: set(s) for i, s in right_state["state"].items()}
+    assert repr(mine).splitlines()[:2] == repr(right).splitlines()[:2]
+    # PyTorch's state into GT, and on from there.
+    again = make(gt, params)
+    again.load_state_dict(right_state)
+    run(again, params, 3)
+    run(right, right_params, 3)
+    check(params, right_params)
+    # GT's state into PyTorch.
+    converted = again.state_dict()
+    for values in converted["state"].values():
+        for name, value in values.items():
+            if isinstance(value, gt.Tensor):
+                values[name] = torch.from_numpy(value.numpy().copy())
+    back = make(torch, right_params)
+    back.load_state_dict(converted)
+    run(again, params, 2)
+    run(back, right_params, 2)
+    check(params, right_params)
+
+
+def test_state_survives_a_file(tmp_path):
+    mine, params = quadratic(gt, ours, OPTIMIZERS["groups"])
+    gt.save(mine.state_dict(), tmp_path / "state")
+    copies = [p.detach().clone().requires_grad_() for p in params]
+    again = OPTIMIZERS["groups"](gt, copies)
+    again.load_state_dict(gt.load(tmp_path / "state"))
+    run(mine, params, 3)
+    run(again, copies, 3)
+    check(copies, params, (0, 0))
+
+
+def test_groups_and_hooks():
+    a, b = gt.ones(2, requires_grad=True), gt.ones(2, requires_grad=True)
+    optimizer = gt.optim.SGD([a], lr=1.0)
+    optimizer.add_param_group({"params": b, "lr": 0.5})
+    assert [g["lr"] for g in optimizer.param_groups] == [1.0, 0.5]
+    seen = []
+    optimizer.register_step_pre_hook(lambda *args: seen.append("before"))
+    handle = optimizer.register_step_post_hook(lambda *args: seen.append("after"))
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (a + b).sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() == 4.0
+    assert a.tolist() == [0, 0] and b.tolist() == [0.5, 0.5] and seen == ["before", "after"]
+    handle.remove()
+    optimizer.step()
+    assert seen == ["before", "after", "before"]
+    with pytest.raises(ValueError, match="more than one parameter group"):
+        optimizer.add_param_group({"params": [a]})
+    with pytest.raises(ValueError, match="non-leaf"):
+        optimizer.add_param_group({"params": [a * 2]})
+    with pytest.raises(TypeError, match="no order"):
+        optimizer.add_param_group({"params": {gt.ones(1)}})
+    with pytest.raises(ValueError, match="different number of parameter groups"):
+        optimizer.load_state_dict(gt.optim.SGD([gt.ones(1)], lr=1.0).state_dict())
+
+
+@pytest.mark.parametrize("lr", [0.1, 0.3])
+def test_changing_the_rate_needs_no_new_plan(lr):
+    p = gt.ones(4, requires_grad=True)
+    optimizer = gt.optim.SGD([p], lr=1.0)
+    value = np.ones(4)
+    for rate in (1.0, lr, lr / 2):
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.zero_grad()
+        (p * 2).sum().backward()
+        optimizer.step()
+        value -= rate * 2
+    np.testing.assert_allclose(p.detach().numpy(), value, rtol=1e-6)
+
+
+SCHEDULERS = {
+    "lambda": lambda S, o: S.LambdaLR(o, lambda e: 0.9**e),
+    "lambdas": lambda S, o: S.LambdaLR(o, [lambda e: 1 / (e + 1), lambda e: e]),
+    "multiplicative": lambda S, o: S.MultiplicativeLR(o, lambda e: 0.9 + e / 100),
+    "step": lambda S, o: S.StepLR(o, 4, gamma=0.5),
+    "multistep": lambda S, o: S.MultiStepLR(o, [3, 7, 7, 12], gamma=0.5),
+    "constant": lambda S, o: S.ConstantLR(o, 0.25, total_iters=6),
+    "linear": lambda S, o: S.LinearLR(o, 0.1, 0.9, total_iters=9),
+    "exponential": lambda S, o: S.ExponentialLR(o, 0.8),
+    "polynomial": lambda S, o: S.PolynomialLR(o, total_iters=11, power=2.0),
+    "cosine": lambda S, o: S.CosineAnnealingLR(o, 7, eta_min=0.01),
+    "restarts": lambda S, o: S.CosineAnnealingWarmRestarts(o, 3, T_mult=2, eta_min=0.01),
+    "one cycle": lambda S, o: S.OneCycleLR(o, [0.5, 1.0], total_steps=30),
+    "one cycle, three": lambda S, o: S.OneCycleLR(o, 0.5, total_steps=30, three_phase=True, anneal_strategy="linear"),
+    "sequential": lambda S, o: S.SequentialLR(
+        o, [S.LinearLR(o, 0.1, total_iters=4), S.CosineAnnealingLR(o, 10), S.ConstantLR(o, 0.1)], [4, 12]
+    ),
+    "nested": lambda S, o: S.SequentialLR(
+        o, [S.SequentialLR(o, [S.ConstantLR(o, 0.5, 3), S.StepLR(o, 2)], [5]), S.ExponentialLR(o, 0.9)], [9]
+    ),
+    "chained": lambda S, o: S.ChainedScheduler([S.ConstantLR(o, 0.1, 5), S.ExponentialLR(o, 0.9)]),
+}
+
+
+def optimizer_of(library):
+    a, b = library.ones(1, requires_grad=True), library.ones(1, requires_grad=True)
+    return library.optim.SGD([{"params": [a]}, {"params": [b], "lr": 0.7}], lr=0.3, momentum=0.9)
+
+
+def rates(optimizer):
+    return [(g["lr"], g["momentum"]) for g in optimizer.param_groups]
+
+
+@needs_torch
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", SCHEDULERS)
+def test_schedulers_against_torch(kind):
+    mine, right = optimizer_of(gt), optimizer_of(torch)
+    a = SCHEDULERS[kind](schedulers, mine)
+    b = SCHEDULERS[kind](torch.optim.lr_scheduler, right)
+    for _ in range(29):
+        np.testing.assert_allclose(rates(mine), rates(right), rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(a.get_last_lr(), b.get_last_lr(), rtol=1e-9, atol=1e-12)
+        a.step()
+        b.step()
+
+
+RESUMED = {
+    "lambda": lambda S, o: S.LambdaLR(o, lambda e: 0.9**e, last_epoch=5),
+    "multiplicative": lambda S, o: S.MultiplicativeLR(o, lambda e: 0.9, last_epoch=5),
+    "step": lambda S, o: S.StepLR(o, 3, last_epoch=5),
+    "step, between": lambda S, o: S.StepLR(o, 4, last_epoch=5),
+    "multistep": lambda S, o: S.MultiStepLR(o, [6, 9], last_epoch=5),
+    "constant": lambda S, o: S.ConstantLR(o, 0.25, 6, last_epoch=5),
+    "linear": lambda S, o: S.LinearLR(o, 0.1, 0.9, 9, last_epoch=5),
+    "exponential": lambda S, o: S.ExponentialLR(o, 0.8, last_epoch=5),
+    "polynomial": lambda S, o: S.PolynomialLR(o, 11, 2.0, last_epoch=5),
+    "cosine": lambda S, o: S.CosineAnnealingLR(o, 7, 0.01, last_epoch=5),
+}
+
+
+@needs_torch
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", RESUMED)
+def test_resumed_schedulers_against_torch(kind):
+    mine, right = optimizer_of(gt), optimizer_of(torch)
+    for optimizer in (mine, right):
+        for group in optimizer.param_groups:
+            group["initial_lr"] = 1.0
+    a = RESUMED[kind](schedulers, mine)
+    b = RESUMED[kind](torch.optim.lr_scheduler, right)
+    for _ in range(9):
+        np.testing.assert_allclose(rates(mine), rates(right), rtol=1e-9, atol=1e-12)
+        a.step()
+        b.step()
+
+
+@pytest.mark.parametrize("kind", SCHEDULERS)
+def test_scheduler_state_round_trip(kind, tmp_path):
+    optimizer, other = optimizer_of(gt), optimizer_of(gt)
+    scheduler, again = SCHEDULERS[kind](schedulers, optimizer), SCHEDULERS[kind](schedulers, other)
+    for _ in range(6):
+        scheduler.step()
+    gt.save({"schedule": scheduler.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "state")
+    state = gt.load(tmp_path / "state")
+    other.load_state_dict(state["optimizer"])
+    again.load_state_dict(state["schedule"])
+    for _ in range(10):
+        scheduler.step()
+        again.step()
+        assert rates(optimizer) == rates(other)
+
+
+@needs_torch
+@pytest.mark.parametrize("mode,threshold_mode", [("min", "rel"), ("max", "abs")])
+def test_plateau_against_torch(mode, threshold_mode):
+    mine, right = optimizer_of(gt), optimizer_of(torch)
+    options = dict(mode=mode, threshold_mode=threshold_mode, patience=2, cooldown=1, factor=0.5, min_lr=[0.01, 0.1])
+    a = schedulers.ReduceLROnPlateau(mine, **options)
+    b = torch.optim.lr_scheduler.ReduceLROnPlateau(right, **options)
+    for value in np.random.default_rng(0).normal(size=60):
+        a.step(value)
+        b.step(value)
+        assert rates(mine) == rates(right)
+    assert mine.param_groups[0]["lr"] < 0.3
+
+
+def test_cosine_against_its_formula():
+    optimizer = optimizer_of(gt)
+    scheduler = schedulers.CosineAnnealingLR(optimizer, 10, eta_min=0.1)
+    for step in range(10):
+        right = 0.1 + (0.3 - 0.1) * (1 + math.cos(math.pi * step / 10)) / 2
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(right)
+        scheduler.step()
+
+
+@pytest.mark.parametrize("norm_type", [1.0, 2.0, 3.0, math.inf])
+@pytest.mark.parametrize("max_norm", [0.5, 1e6])
+def test_clip_grad_norm(norm_type, max_norm):
+    grads = [draw((3, 4), "float64"), draw((5,), "float64", seed=1)]
+    params = [gt.zeros(*g.shape, dtype="float64", requires_grad=True) for g in grads]
+    for p, g in zip(params, grads):
+        p.grad = gt.from_numpy(g)
+    flat = np.concatenate([g.ravel() for g in grads])
+    right = np.linalg.norm(flat, norm_type)
+    norm = gt.nn.utils.clip_grad_norm_(iter(params), max_norm, norm_type, foreach=True)
+    assert norm.item() == pytest.approx(right)
+    scale = min(1.0, max_norm / (right + 1e-6))
+    check([p.grad for p in params], [g * scale for g in grads])
+    assert gt.nn.utils.get_total_norm([gt.from_numpy(g) for g in grads], norm_type).item() == pytest.approx(right)
+
+
+def test_clip_of_nothing_and_of_infinity():
+    p = gt.zeros(2, requires_grad=True)
+    assert gt.nn.utils.clip_grad_norm_([p], 1.0).item() == 0
+    p.grad = gt.tensor([math.inf, 1.0])
+    with pytest.raises(RuntimeError, match="non-finite"):
+        gt.nn.utils.clip_grad_norm_([p], 1.0, error_if_nonfinite=True)
+    assert p.grad[1].item() == 1.0
+    assert gt.nn.utils.clip_grad_norm_(p, 1.0).item() == math.inf
+    gt.nn.utils.clip_grad_value_(p, 0.5)
