@@ -144,7 +144,7 @@ impl Worker {
         &self.core
     }
 
-    /// Tensors held now, of all sessions.
+    /// Tensors and prefixes held now, of all sessions.
     pub fn tensors(&self) -> usize {
         self.core.state.lock().sessions.values().map(SessionTable::len).sum()
     }
@@ -168,6 +168,12 @@ impl Core {
         let mut state = self.state.lock();
         match command {
             WorkerCmd::Batch { session, batch } => state.session(session).push_batch(batch),
+            WorkerCmd::Prefix { session, prefix } => {
+                state.session(session).queue.push_back(Item::Prefix(prefix));
+            }
+            WorkerCmd::Forget { session, prefix } => {
+                state.session(session).queue.push_back(Item::Forget(prefix));
+            }
             WorkerCmd::Upload { session, tensor, ty, data } => {
                 let table = state.session(session);
                 if table.get(tensor).is_none() {

@@ -4,7 +4,9 @@
 use gt_client::session::OnMsg;
 use gt_client::{Link, Session, Settings, Tensor, current};
 use gt_ir::{DType, Error, HostTensor, Operand, Program, Result, Scalar, TensorId, Ty, reference};
-use gt_net::msg::{Batch, ClientMsg, Failure, Payload, SessionId, SessionMsg, SessionWelcome, Stats, Value};
+use gt_net::msg::{
+    Batch, ClientMsg, Failure, Payload, Prefix, SessionId, SessionMsg, SessionWelcome, Stats, Value,
+};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -18,6 +20,7 @@ pub struct TestLink {
 struct State {
     table: HashMap<TensorId, Result<HostTensor, Failure>>,
     programs: Vec<Program>,
+    prefixes: Vec<Prefix>,
     completed: u64,
 }
 
@@ -81,6 +84,11 @@ impl TestLink {
         self.state.lock().unwrap().programs.clone()
     }
 
+    /// Every prefix that was sent.
+    pub fn prefixes(&self) -> Vec<Prefix> {
+        self.state.lock().unwrap().prefixes.clone()
+    }
+
     /// The plan keys of the programs, in order.
     pub fn keys(&self) -> Vec<u64> {
         self.programs().iter().map(|p| p.key).collect()
@@ -129,7 +137,12 @@ impl Link for TestLink {
                 failures: Vec::new(),
             }),
             ClientMsg::Stats { req } => Some(SessionMsg::Stats { req, stats: Stats::default() }),
-            ClientMsg::Relay { .. }
+            ClientMsg::Prefix(prefix) => {
+                state.prefixes.push(prefix);
+                None
+            }
+            ClientMsg::Forget { .. }
+            | ClientMsg::Relay { .. }
             | ClientMsg::Withdraw { .. }
             | ClientMsg::FetchRelay { .. }
             | ClientMsg::Bye => None,
@@ -149,7 +162,7 @@ impl Link for TestLink {
 }
 
 pub fn settings() -> Settings {
-    Settings { batch: 4096, sync: false, debug: false, log: None }
+    Settings { batch: 4096, prefix: Arc::default(), sync: false, debug: false, log: None }
 }
 
 /// A session over a test link.
