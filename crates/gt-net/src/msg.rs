@@ -311,6 +311,8 @@ pub struct WorkerStats {
     /// Why plans were missed: (reason, times).
     pub miss_reasons: Vec<(String, u64)>,
     pub plans: u64,
+    /// Programs that went on from a prefix.
+    pub begun_early: u64,
     pub plan_seconds: f64,
     pub busy_seconds: f64,
     pub bytes_in_use: u64,

@@ -210,6 +210,7 @@ fn stats<'py>(py: Python<'py>, session: &Arc<Session>) -> Result<Bound<'py, PyDi
             w.miss_reasons.into_iter().collect::<std::collections::BTreeMap<_, _>>(),
         )?;
         row.set_item("plans", w.plans)?;
+        row.set_item("begun_early", w.begun_early)?;
         row.set_item("plan_seconds", w.plan_seconds)?;
         row.set_item("busy_seconds", w.busy_seconds)?;
         row.set_item("bytes_in_use", w.bytes_in_use)?;

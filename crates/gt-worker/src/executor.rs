@@ -193,6 +193,7 @@ impl Executor {
         let given = inputs.len();
         match run_rest(&self.core, session, rest, inputs, &program.slots) {
             Ok((took, types, outs)) => {
+                self.core.state.lock().counters.begun_early += 1;
                 let done = Done { outs, types: types.into(), ops: count_ops(&program.structure) };
                 Some((self.plans.owe(program, took), Ok(done)))
             }
