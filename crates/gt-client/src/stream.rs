@@ -141,6 +141,10 @@ impl Stream {
                 session.send_sealed(open.seal_prefix(cut))
             });
         }
+        // Looked at here, not when its last instruction is recorded: what that has read for good is dropped by now.
+        if open.entries.len() >= open.progress.next {
+            begin(session, &mut open);
+        }
         let mut list = Args::new();
         for (i, arg) in args.iter().enumerate() {
             list.push(match arg {
@@ -152,9 +156,6 @@ impl Stream {
         }
         let pos = open.base + open.entries.len() as u64;
         open.entries.push(Entry { instr: Instr { op, args: list }, id, ty: ty.clone(), alive: true, line });
-        if open.entries.len() >= open.progress.next {
-            begin(session, &mut open);
-        }
         drop(open);
         // Values of other streams are let go outside the lock: their drop takes their own stream's lock.
         if let Some(held) = sent {
