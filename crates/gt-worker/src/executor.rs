@@ -102,13 +102,10 @@ impl Executor {
             Err(failure) => return failed(state, session, &run, None, failure, Vec::new()),
         };
         drop(state);
-        let start = Instant::now();
-        let (found, outcome) = match self.go_on(session, begun, program, &mut inputs.buffers) {
+        let (found, busy, outcome) = match self.go_on(session, begun, program, &mut inputs.buffers) {
             Some(done) => done,
             None => self.whole(session, program, &mut inputs.buffers),
         };
-        let planning = if let Found::Missed { took, .. } = found { took } else { Duration::ZERO };
-        let busy = start.elapsed().saturating_sub(planning);
         let mut state = self.core.state.lock();
         let counters = &mut state.counters;
         counters.programs += 1;
@@ -171,13 +168,14 @@ impl Executor {
         session: SessionId,
         program: &Program,
         inputs: &mut Vec<Buffer>,
-    ) -> (Found, Result<Done, PlanError>) {
+    ) -> (Found, Duration, Result<Done, PlanError>) {
         let (found, made) = self.plans.get(&*self.core.config.backend, program);
+        let start = Instant::now();
         let done = made.map_err(|error| PlanError { instr: None, error }).and_then(|made| {
             let outs = run_plan(&self.core, session, &*made.plan, inputs, &program.slots)?;
             Ok(Done { outs, types: made.outs.clone(), ops: made.ops.clone() })
         });
-        (found, done)
+        (found, start.elapsed(), done)
     }
 
     /// Runs what is left of a program that was begun early. Nothing if it has to run from its start after all: its
@@ -188,18 +186,18 @@ impl Executor {
         begun: Option<Begun>,
         program: &Program,
         inputs: &mut Vec<Buffer>,
-    ) -> Option<(Found, Result<Done, PlanError>)> {
+    ) -> Option<(Found, Duration, Result<Done, PlanError>)> {
         let rest = begun.filter(|_| !self.plans.has(program))?.rest(program)?;
         let given = inputs.len();
         match run_rest(&self.core, session, rest, inputs, &program.slots) {
-            Ok((took, types, outs)) => {
+            Ok(Ran { planning, busy, types, outs }) => {
                 self.core.state.lock().counters.begun_early += 1;
                 let done = Done { outs, types: types.into(), ops: count_ops(&program.structure) };
-                Some((self.plans.owe(program, took), Ok(done)))
+                Some((self.plans.owe(program, planning), busy, Ok(done)))
             }
             Err(error) if inputs.len() < given => {
                 // It panicked and lost its inputs: there is nothing to start from.
-                Some((self.plans.owe(program, Duration::ZERO), Err(error)))
+                Some((self.plans.owe(program, Duration::ZERO), Duration::ZERO, Err(error)))
             }
             Err(_) => {
                 inputs.truncate(given);
@@ -218,18 +216,16 @@ impl Executor {
         let inputs = if donates { None } else { table.take_inputs(0, &program).ok() };
         drop(state);
         let (Some(mut inputs), Some(rest)) = (inputs, before.rest(&program)) else { return };
-        let start = Instant::now();
-        let done = run_rest(&self.core, session, rest, &mut inputs.buffers, &program.slots);
-        let busy = start.elapsed();
+        let done = run_rest(&self.core, session, rest, &mut inputs.buffers, &program.slots).ok();
         drop(inputs);
+        let busy = done.as_ref().map_or(Duration::ZERO, |ran| ran.busy);
         if self.debug {
-            let (ops, how) = (program.structure.instrs.len(), if done.is_ok() { "ran" } else { "failed" });
+            let (ops, how) = (program.structure.instrs.len(), if done.is_some() { "ran" } else { "failed" });
             eprintln!("gt worker: session {} prefix {id} of {ops} ops {how} in {busy:?}", session.0);
         }
-        let begun = done.ok().map(|(took, types, outs)| Begun::new(program, types, outs, took));
+        let begun = done.map(|ran| Begun::new(program, ran.types, ran.outs, ran.planning));
         let mut state = self.core.state.lock();
-        let planning = begun.as_ref().map_or(Duration::ZERO, |begun| begun.planning);
-        state.counters.busy_seconds += busy.saturating_sub(planning).as_secs_f64();
+        state.counters.busy_seconds += busy.as_secs_f64();
         let table = state.sessions.get_mut(&session);
         let unwanted = match (table, begun) {
             (Some(table), Some(begun)) => table.keep_begun(id, begun),
@@ -296,27 +292,37 @@ fn run_plan(
     })
 }
 
-/// Runs what is left of a program; its own inputs come first. Gives how long planning took, prefix included, and the
-/// live-outs with their types.
+/// What the rest of a program has come to.
+struct Ran {
+    /// How long plans took, those of the prefix included.
+    planning: Duration,
+    /// How long it ran.
+    busy: Duration,
+    types: Vec<Ty>,
+    outs: Vec<Buffer>,
+}
+
+/// Runs what is left of a program; its own inputs come first.
 fn run_rest(
     core: &Core,
     session: SessionId,
     mut rest: Rest,
     inputs: &mut Vec<Buffer>,
     slots: &[Slot],
-) -> Result<(Duration, Vec<Ty>, Vec<Buffer>), PlanError> {
+) -> Result<Ran, PlanError> {
     let start = Instant::now();
     let plan = catch_unwind(AssertUnwindSafe(|| rest.compile(&*core.config.backend)))
         .unwrap_or_else(|panic| Err(Error::Runtime(format!("compiling failed: {}", panic_text(&*panic)))))
         .map_err(|error| PlanError { instr: None, error })?;
-    let took = start.elapsed() + rest.planning;
+    let planned = Instant::now();
+    let planning = planned - start + rest.planning;
     inputs.append(&mut rest.buffers);
     let made = match plan {
         Some(plan) => run_plan(core, session, &*plan, inputs, slots)?,
         None => Vec::new(),
     };
     let (types, outs) = rest.finish(made);
-    Ok((took, types, outs))
+    Ok(Ran { planning, busy: planned.elapsed(), types, outs })
 }
 
 /// Waits for something to do: bytes first, then the next ready session after the one served last.
