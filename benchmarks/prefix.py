@@ -72,7 +72,9 @@ def main():
                 env = {**os.environ, "GT_PREFIX": setting}
                 took[setting].append(float(subprocess.run(command, check=True, capture_output=True, env=env).stdout))
         ours, theirs = min(took[""]), min(took["0"])
-        report.add(case, ours / theirs, "x", 1.02, note=f"{ours * 1e3:.0f} ms with prefixes, {theirs * 1e3:.0f} without")
+        report.add(
+            case, ours / theirs, "x", 1.02, note=f"{ours * 1e3:.0f} ms with prefixes, {theirs * 1e3:.0f} without"
+        )
     report.write(args.json)
 
 

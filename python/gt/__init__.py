@@ -230,9 +230,9 @@ newaxis = None
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gt import autograd, client, cuda, debug, nn, optim
+    from gt import autograd, client, cuda, debug, nn, optim, utils
 
-_LAZY = {"autograd", "client", "cuda", "debug", "nn", "optim"}
+_LAZY = {"autograd", "client", "cuda", "debug", "nn", "optim", "utils"}
 
 
 def __getattr__(name):

@@ -63,6 +63,8 @@ pub struct Settings {
     pub prefix: Arc<[usize]>,
     /// Run op by op and wait for each (`GT_SYNC=1`).
     pub sync: bool,
+    /// A data-loader worker's: tensors are made, joined and cut, and nothing else (C12).
+    pub host: bool,
     /// Print what the client does (`GT_DEBUG_CLIENT=1`).
     pub debug: bool,
     /// Append the instruction log here (`GT_INSTRUCTION_LOG`).
@@ -85,6 +87,7 @@ impl Settings {
             batch,
             prefix,
             sync: gt_ir::env::on("GT_SYNC"),
+            host: false,
             debug: gt_ir::env::on("GT_DEBUG_CLIENT"),
             log: std::env::var_os("GT_INSTRUCTION_LOG").filter(|v| !v.is_empty()).map(Into::into),
         }

@@ -6,7 +6,7 @@ use crate::cell::Cell;
 use crate::session::Session;
 use crate::value::{SETTLED, Value, ValueInner};
 use foldhash::fast::FixedState;
-use gt_ir::{Arg, Args, Input, Instr, Op, Program, Result, Scalar, Slot, Structure, TensorId, Ty};
+use gt_ir::{Arg, Args, Input, Instr, Op, Program, Result, Scalar, Slot, Structure, TensorId, Ty, bail};
 use parking_lot::Mutex;
 use prefix::Progress;
 use std::collections::{HashMap, HashSet};
@@ -127,6 +127,9 @@ impl Stream {
             {
                 v.stream.settle(v.pos)?;
             }
+        }
+        if session.settings.host {
+            host_may(&op)?;
         }
         let id = session.next_id();
         let line = crate::source::current(session);
@@ -276,6 +279,20 @@ impl Stream {
             lines.push(format!("{text} : {}", e.ty));
         }
         lines
+    }
+}
+
+/// What a data-loader worker does: it makes tensors, joins them and takes parts of them (C12).
+fn host_may(op: &Op) -> Result<()> {
+    match op {
+        Op::Full { .. } | Op::Arange { .. } | Op::Random { .. } | Op::Data { .. } | Op::Cast(_) => Ok(()),
+        Op::View(_) | Op::Concat { .. } | Op::Take { .. } => Ok(()),
+        other => bail!(
+            Runtime,
+            "{}: a data-loader worker makes host tensors only: create, stack, slice, index and pickle them there, and \
+             compute in the main process, or with num_workers=0",
+            other.text().to_lowercase()
+        ),
     }
 }
 

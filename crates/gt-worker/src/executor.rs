@@ -314,6 +314,10 @@ fn run_rest(
     let plan = catch_unwind(AssertUnwindSafe(|| rest.compile(&*core.config.backend)))
         .unwrap_or_else(|panic| Err(Error::Runtime(format!("compiling failed: {}", panic_text(&*panic)))))
         .map_err(|error| PlanError { instr: None, error })?;
+    if let (true, Some(plan)) = (gt_ir::env::on("GT_DEBUG_COMPILE"), &plan) {
+        eprintln!("gt compile: a part of a program begun early, made in {:?}", start.elapsed());
+        eprintln!("{}", plan.text());
+    }
     let planned = Instant::now();
     let planning = planned - start + rest.planning;
     inputs.append(&mut rest.buffers);

@@ -226,7 +226,7 @@ impl Link for TestLink {
 }
 
 pub fn settings() -> Settings {
-    Settings { batch: 4096, prefix: Arc::default(), sync: false, debug: false, log: None }
+    Settings { batch: 4096, prefix: Arc::default(), sync: false, host: false, debug: false, log: None }
 }
 
 /// A session over a test link.
