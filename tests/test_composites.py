@@ -118,7 +118,12 @@ def test_dropout_drops_weights_and_keeps_the_mean():
     out = F.scaled_dot_product_attention(q, k, v, dropout_p=0.5).numpy()
     assert abs(out.mean() - 1) < 0.2 and out.std() > 0.01
     k = gt.zeros(1, 2, 6, 8)
-    assert F.scaled_dot_product_attention(gt.zeros(1, 4, 3, 8), k, k, dropout_p=0.5, enable_gqa=True).shape == (1, 4, 3, 8)
+    assert F.scaled_dot_product_attention(gt.zeros(1, 4, 3, 8), k, k, dropout_p=0.5, enable_gqa=True).shape == (
+        1,
+        4,
+        3,
+        8,
+    )
 
 
 @needs_torch

@@ -1,7 +1,5 @@
 """Functions of layers and losses."""
 
-import math
-
 from gt import _gt
 from gt._gt import (
     Tensor,
@@ -189,64 +187,3 @@ def embedding(input, weight, padding_idx=None):
     rows = _gt.embedding(input, weight)
     skip = (input == padding_idx % weight.shape[0]).unsqueeze(-1)
     return _gt.where(skip, rows.detach(), rows)
-
-
-def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5):
-    """Zero mean and unit variance over the last dimensions, then weight and bias."""
-    dims = _normalized_dims("layer_norm", input, normalized_shape)
-    centred = input - input.mean(dims, keepdim=True)
-    out = centred * ((centred * centred).mean(dims, keepdim=True) + eps).rsqrt()
-    out = out if weight is None else out * weight
-    return out if bias is None else out + bias
-
-
-def rms_norm(input, normalized_shape, weight=None, eps=None):
-    """Unit mean square over the last dimensions, then a weight."""
-    dims = _normalized_dims("rms_norm", input, normalized_shape)
-    x = input if input.dtype in (_gt.float32, _gt.float64) else input.float()
-    eps = _EPSILON[x.dtype.name] if eps is None else eps
-    out = (x * ((x * x).mean(dims, keepdim=True) + eps).rsqrt()).to(input.dtype)
-    return out if weight is None else out * weight
-
-
-_EPSILON = {"float32": 2.0**-23, "float64": 2.0**-52}
-
-
-def _normalized_dims(op, input, normalized_shape):
-    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-    if not shape or tuple(input.shape[-len(shape) :]) != shape:
-        raise RuntimeError(
-            f"{op}: expected an input whose last dimensions are {list(shape)}, got the shape {list(input.shape)}"
-        )
-    return tuple(range(-len(shape), 0))
-
-
-def scaled_dot_product_attention(
-    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
-):
-    """`softmax(query @ key.T * scale + mask) @ value`; with `enable_gqa`, key heads serve several query heads each."""
-    if attn_mask is not None and is_causal:
-        raise RuntimeError("scaled_dot_product_attention: expected attn_mask or is_causal, got both")
-    length, keys = query.shape[-2], key.shape[-2]
-    scores_shape = (*query.shape[:-1], keys)
-    if enable_gqa and query.shape[-3] != key.shape[-3]:
-        heads, groups = query.shape[-3], key.shape[-3]
-        if heads % groups:
-            raise RuntimeError(
-                f"scaled_dot_product_attention: expected a multiple of the {groups} key heads, got {heads} query heads"
-            )
-        query = query.reshape(*query.shape[:-3], groups, heads // groups * length, query.shape[-1])
-    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    scores = (query * scale) @ key.transpose(-2, -1)
-    grouped, scores = scores.shape, scores.view(scores_shape) if enable_gqa else scores
-    if is_causal:
-        attn_mask = _gt.ones(length, keys, dtype=_gt.bool).tril()
-    if attn_mask is not None and attn_mask.dtype == _gt.bool:
-        scores = scores.masked_fill(~attn_mask, -math.inf)
-    elif attn_mask is not None:
-        scores = scores + attn_mask
-    weights = scores.softmax(-1)
-    if dropout_p:
-        weights = weights.dropout(dropout_p, True)
-    out = (weights.view(grouped) if enable_gqa else weights) @ value
-    return out.reshape(*scores_shape[:-1], value.shape[-1])
