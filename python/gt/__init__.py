@@ -243,10 +243,10 @@ from gt.composed.info import compile, finfo, iinfo  # noqa: E402
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gt import autograd, client, cuda, debug, linalg, nn, optim, serialization
+    from gt import autograd, client, cuda, debug, linalg, nn, optim, serialization, utils
     from gt.serialization import load, save
 
-_LAZY = {"autograd", "client", "cuda", "debug", "linalg", "nn", "optim", "serialization"}
+_LAZY = {"autograd", "client", "cuda", "debug", "linalg", "nn", "optim", "serialization", "utils"}
 
 
 def __getattr__(name):

@@ -55,7 +55,7 @@ impl Rig {
 
     fn run(&mut self, program: Program, fetches: &[u64]) -> Vec<Action> {
         self.seq += 1;
-        let runs = vec![Run { seq: self.seq, program }];
+        let runs = vec![Run { seq: self.seq, program, prefix: None }];
         let fetches = fetches.iter().map(|id| Fetch { req: *id, tensor: TensorId(*id) }).collect();
         self.client(ClientMsg::Batch(Batch { runs, fetches, frees: vec![] }))
     }

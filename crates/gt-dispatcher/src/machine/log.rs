@@ -5,7 +5,7 @@ use super::message::program_bytes;
 use super::{Action, Cx, Session};
 use gt_ir::{Program, Result, TensorId};
 use gt_net::msg::{
-    Batch, Bytes, ClientMsg, Compiled, Failure, Payload, Run, SessionMsg, Value, WorkerCmd, WorkerId,
+    Batch, Bytes, ClientMsg, Compiled, Failure, Payload, Prefix, Run, SessionMsg, Value, WorkerCmd, WorkerId,
 };
 use std::collections::HashSet;
 
@@ -90,7 +90,7 @@ impl Session {
     }
 
     fn note_batch(&mut self, cx: &mut Cx, event: &str, worker: Option<WorkerId>, batch: &Batch) {
-        for Run { seq, program } in &batch.runs {
+        for Run { seq, program, .. } in &batch.runs {
             let (key, ops) = (program.key, program.structure.instrs.len());
             self.note(cx, event, worker, "Program", program_bytes(program), || {
                 let (ins, outs, frees) = (program.inputs.len(), program.outs.len(), program.frees.len());
@@ -107,6 +107,14 @@ impl Session {
                 format!("fetches=[{}] frees={}", fetched.join(" "), batch.frees.len())
             });
         }
+    }
+
+    fn note_prefix(&mut self, cx: &mut Cx, event: &str, worker: Option<WorkerId>, prefix: &Prefix) {
+        let Prefix { id, program } = prefix;
+        self.note(cx, event, worker, "Prefix", program_bytes(program), || {
+            let (ops, kept) = (program.structure.instrs.len(), program.outs.len());
+            format!("prefix={id} ops={ops} in={} kept={kept}", program.inputs.len())
+        });
     }
 
     fn note_instructions(&mut self, cx: &mut Cx, program: &Program) {
@@ -128,6 +136,10 @@ impl Session {
     pub(super) fn note_client_msg(&mut self, cx: &mut Cx, message: &ClientMsg) {
         match message {
             ClientMsg::Batch(batch) => self.note_batch(cx, "RECV", None, batch),
+            ClientMsg::Prefix(prefix) => self.note_prefix(cx, "RECV", None, prefix),
+            ClientMsg::Forget { prefix } => {
+                self.note(cx, "RECV", None, "Forget", 8, || format!("prefix={prefix}"))
+            }
             ClientMsg::Upload { tensor, ty, data } => {
                 let bytes = data.as_ref().map_or(0, |d| d.len() as u64);
                 self.note(cx, "RECV", None, "Upload", bytes, || format!("{} {ty}", tensor_text(*tensor)))
@@ -173,6 +185,10 @@ impl Session {
         let to = Some(worker);
         match command {
             WorkerCmd::Batch { batch, .. } => self.note_batch(cx, "WORKER_SEND", to, batch),
+            WorkerCmd::Prefix { prefix, .. } => self.note_prefix(cx, "WORKER_SEND", to, prefix),
+            WorkerCmd::Forget { prefix, .. } => {
+                self.note(cx, "WORKER_SEND", to, "Forget", 8, || format!("prefix={prefix}"))
+            }
             WorkerCmd::Upload { tensor, ty, data, .. } => {
                 let bytes = data.len() as u64;
                 self.note(cx, "WORKER_SEND", to, "Upload", bytes, || format!("{} {ty}", tensor_text(*tensor)))

@@ -3,8 +3,14 @@
 use super::Cx;
 use super::session::{Asked, Holder, Move, Pending, Session, Tensor, no_workers};
 use gt_ir::{Error, Program, Result, Slot, TensorId, Ty, bail};
-use gt_net::msg::{Batch, Bytes, ClientMsg, Failure, Fetch, Run, SessionMsg, Value, WorkerCmd, WorkerId};
+use gt_net::msg::{
+    Batch, Bytes, ClientMsg, Failure, Fetch, Prefix, Run, SessionMsg, Value, WorkerCmd, WorkerId,
+};
 use smallvec::SmallVec;
+use std::collections::BTreeSet;
+
+/// Programs of one session begun early at most: a stream has one.
+const MAX_PREFIXES: usize = 64;
 
 /// What one client message becomes: a batch per worker, in order of first use.
 type Parts = SmallVec<[(WorkerId, Batch); 1]>;
@@ -32,6 +38,10 @@ impl Session {
     }
 
     fn hold(&mut self, message: ClientMsg, cx: &mut Cx) -> Result<()> {
+        if let ClientMsg::Prefix(_) | ClientMsg::Forget { .. } = message {
+            // What is to begin early is of no use later.
+            return Ok(());
+        }
         let held = &mut self.held;
         held.bytes += match &message {
             ClientMsg::Batch(batch) => {
@@ -48,6 +58,8 @@ impl Session {
                 64
             }
             ClientMsg::Withdraw { .. }
+            | ClientMsg::Prefix(_)
+            | ClientMsg::Forget { .. }
             | ClientMsg::FetchRelay { .. }
             | ClientMsg::Stats { .. }
             | ClientMsg::Bye => 64,
@@ -73,6 +85,14 @@ impl Session {
     fn act(&mut self, message: ClientMsg, cx: &mut Cx) -> Result<()> {
         match message {
             ClientMsg::Batch(batch) => self.batch(batch, cx),
+            ClientMsg::Prefix(prefix) => {
+                self.prefix(prefix, cx);
+                Ok(())
+            }
+            ClientMsg::Forget { prefix } => {
+                self.forget(prefix, None, cx);
+                Ok(())
+            }
             ClientMsg::Upload { tensor, ty, data } => self.upload(tensor, ty, data, cx),
             ClientMsg::Relay { tensor, data } => self.relay(tensor, data, cx),
             ClientMsg::Withdraw { tensor, error } => {
@@ -120,7 +140,7 @@ impl Session {
     }
 
     fn run(&mut self, run: Run, parts: &mut Parts, cx: &mut Cx) -> Result<()> {
-        let Run { seq, mut program } = run;
+        let Run { seq, mut program, prefix } = run;
         if seq != self.last_seq + 1 {
             bail!(Value, "program: it has number {seq}, expected {}", self.last_seq + 1);
         }
@@ -139,11 +159,54 @@ impl Session {
         let failure = match self.check_inputs(seq, &program)? {
             Some(failure) => failure,
             None => match self.place(&program, cx) {
-                Some(worker) => return self.send(seq, program, &types, worker, parts, cx),
+                Some(worker) => {
+                    let prefix = prefix.filter(|id| self.forget(*id, Some(worker), cx));
+                    let run = Run { seq, program, prefix };
+                    return self.send(run, &types, worker, parts, cx);
+                }
                 None => Failure { root: seq, instr: None, error: no_workers(&cx.config.address) },
             },
         };
+        if let Some(prefix) = prefix {
+            self.forget(prefix, None, cx);
+        }
         self.fail_here(seq, &program, &types, failure, cx)
+    }
+
+    /// Has the beginning of a program run at home, if all it needs is there. Else the program will do without, and
+    /// whatever is wrong with it will be told then.
+    fn prefix(&mut self, prefix: Prefix, cx: &mut Cx) {
+        let Prefix { id, program } = &prefix;
+        let known = self.prefixes.get(id).copied();
+        if self.spread || (known.is_none() && self.prefixes.len() >= MAX_PREFIXES) {
+            return;
+        }
+        // A session gets its home with the first work that goes there.
+        let at = known.or(self.home);
+        let mut seen = BTreeSet::new();
+        let here = program.inputs.iter().zip(&program.structure.inputs).all(|(id, input)| {
+            let usable = |t: &Tensor| t.ty == input.ty && t.poison.is_none() && t.freed_by == 0;
+            let there = |t: &Tensor| usable(t) && at.is_some_and(|worker| t.is_at(worker));
+            !input.dies && seen.insert(*id) && self.tensors.get(id).is_some_and(there)
+        });
+        let fits = || program.structure.check().and_then(|types| program.check_binding(&types)).is_ok();
+        if !here || !program.frees.is_empty() || !fits() {
+            return;
+        }
+        if let Some(worker) = at.or_else(|| self.home(cx)) {
+            self.prefixes.insert(*id, worker);
+            self.tell_worker(cx, worker, WorkerCmd::Prefix { session: self.id, prefix });
+        }
+    }
+
+    /// Takes a prefix off the books. True if it is on worker `at`, where its program goes on from it; elsewhere it
+    /// is dropped.
+    fn forget(&mut self, prefix: u64, at: Option<WorkerId>, cx: &mut Cx) -> bool {
+        let Some(worker) = self.prefixes.remove(&prefix) else { return false };
+        if at != Some(worker) {
+            self.tell_worker(cx, worker, WorkerCmd::Forget { session: self.id, prefix });
+        }
+        at == Some(worker)
     }
 
     /// Checks that every input is there, of the right type, once. Gives the root cause if one has no value.
@@ -237,13 +300,13 @@ impl Session {
     /// Sends a program to a worker, after what it needs from others.
     fn send(
         &mut self,
-        seq: u64,
-        mut program: Program,
+        run: Run,
         types: &[Ty],
         worker: WorkerId,
         parts: &mut Parts,
         cx: &mut Cx,
     ) -> Result<()> {
+        let Run { seq, mut program, prefix } = run;
         for &id in &program.inputs {
             self.bring(id, worker, parts, cx);
         }
@@ -274,7 +337,7 @@ impl Session {
         if let Some(state) = cx.pool.get_mut(worker) {
             state.queued += 1;
         }
-        part(parts, worker).runs.push(Run { seq, program });
+        part(parts, worker).runs.push(Run { seq, program, prefix });
         Ok(())
     }
 

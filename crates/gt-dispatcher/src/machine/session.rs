@@ -115,6 +115,8 @@ pub struct Session {
     /// The number of the last program received.
     pub(super) last_seq: u64,
     pub(super) pending: BTreeMap<u64, Pending>,
+    /// Where programs were begun that have not come yet, by the number of their prefix.
+    pub(super) prefixes: BTreeMap<u64, WorkerId>,
     pub(super) fetches: BTreeMap<u64, Asked>,
     /// Copies on their way, by tensor and goal.
     pub(super) moves: BTreeMap<(TensorId, WorkerId), Move>,
@@ -157,6 +159,7 @@ impl Session {
             tensors: HashMap::default(),
             last_seq: 0,
             pending: BTreeMap::new(),
+            prefixes: BTreeMap::new(),
             fetches: BTreeMap::new(),
             moves: BTreeMap::new(),
             relays: Vec::new(),
