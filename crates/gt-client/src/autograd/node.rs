@@ -61,6 +61,9 @@ pub trait CustomBackward: Send + Sync {
     }
 }
 
+/// Hooks of a node's results: (result, id, hook, what it holds).
+type NodeHooks = Vec<(u32, u64, Hook, Option<Held>)>;
+
 /// What a node does with the gradient that reaches it.
 pub enum NodeKind {
     /// Applies the op's gradient rule.
@@ -81,8 +84,7 @@ pub struct Node {
     pub out: Mutex<Option<SavedValue>>,
     /// The type of the (first) result.
     pub out_ty: Ty,
-    /// Hooks of the results: (result, id, hook, what it holds).
-    pub hooks: OnceLock<Mutex<Vec<(u32, u64, Hook, Option<Held>)>>>,
+    pub hooks: OnceLock<Mutex<NodeHooks>>,
     /// The backward pass has let go of the saved values.
     pub freed: std::sync::atomic::AtomicBool,
 }
