@@ -4,7 +4,7 @@ use crate::cell::Cell;
 use crate::session::Session;
 use crate::value::{SETTLED, Value, ValueInner};
 use foldhash::fast::FixedState;
-use gt_ir::{Arg, Args, Input, Instr, Op, Program, Result, Scalar, Slot, Structure, TensorId, Ty};
+use gt_ir::{Arg, Args, Input, Instr, Op, Program, Result, Scalar, Slot, Structure, TensorId, Ty, Types};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
@@ -47,20 +47,28 @@ pub enum RecordArg<'a> {
     Data(Arc<Vec<u8>>),
 }
 
-/// One instruction of the open program.
+/// One value of the open program.
 #[derive(Clone)]
 struct Entry {
-    instr: Instr,
+    /// The instruction whose first result it is; none for a further result of the instruction before.
+    instr: Option<Instr>,
     id: TensorId,
     ty: Ty,
     alive: bool,
     line: SourceLine,
 }
 
+impl Entry {
+    /// The operands of the instruction that begins here.
+    fn args(&self) -> &[Arg] {
+        self.instr.as_ref().map_or(&[], |i| &i.args)
+    }
+}
+
 /// The program being recorded. Operands name results by `INPUT`-less position and live-ins by `INPUT | index`;
 /// `seal` renumbers them.
 struct Open {
-    /// Stream position of the first instruction.
+    /// Stream position of the first value.
     base: u64,
     entries: Vec<Entry>,
     inputs: Vec<(TensorId, Ty)>,
@@ -125,6 +133,43 @@ impl Stream {
         args: &[RecordArg],
         ty: Ty,
     ) -> Result<Value> {
+        let id = session.next_id();
+        let pos = self.push(session, op, args, |instr, line, entries| {
+            entries.push(Entry { instr: Some(instr), id, ty: ty.clone(), alive: true, line });
+        })?;
+        Ok(Arc::new(ValueInner { id, ty, stream: self.clone(), pos }))
+    }
+
+    /// Records one instruction of several results, whose types are known.
+    pub fn record_all(
+        self: &Arc<Stream>,
+        session: &Session,
+        op: Op,
+        args: &[RecordArg],
+        types: Types,
+    ) -> Result<Vec<Value>> {
+        let ids: Vec<TensorId> = types.iter().map(|_| session.next_id()).collect();
+        let first = self.push(session, op, args, |instr, line, entries| {
+            let mut instr = Some(instr);
+            for (&id, ty) in ids.iter().zip(&types) {
+                entries.push(Entry { instr: instr.take(), id, ty: ty.clone(), alive: true, line });
+            }
+        })?;
+        let value = |(i, (id, ty))| -> Value {
+            Arc::new(ValueInner { id, ty, stream: self.clone(), pos: first + i as u64 })
+        };
+        Ok(ids.into_iter().zip(types).enumerate().map(value).collect())
+    }
+
+    /// Appends what `write` makes of an instruction; gives the position of its first result.
+    #[inline]
+    fn push(
+        self: &Arc<Stream>,
+        session: &Session,
+        op: Op,
+        args: &[RecordArg],
+        write: impl FnOnce(Instr, SourceLine, &mut Vec<Entry>),
+    ) -> Result<u64> {
         for arg in args {
             if let RecordArg::Val(v) = arg
                 && !Arc::ptr_eq(&v.stream, self)
@@ -132,7 +177,6 @@ impl Stream {
                 v.stream.settle(v.pos)?;
             }
         }
-        let id = session.next_id();
         let line = crate::source::current(session);
         let mut open = self.open.lock();
         let mut sent = None;
@@ -155,14 +199,14 @@ impl Stream {
             });
         }
         let pos = open.base + open.entries.len() as u64;
-        open.entries.push(Entry { instr: Instr { op, args: list }, id, ty: ty.clone(), alive: true, line });
+        write(Instr { op, args: list }, line, &mut open.entries);
         drop(open);
         // Values of other streams are let go outside the lock: their drop takes their own stream's lock.
         if let Some(held) = sent {
             drop(held?);
             session.wait_for_credit()?;
         }
-        Ok(Arc::new(ValueInner { id, ty, stream: self.clone(), pos }))
+        Ok(pos)
     }
 
     /// Notes that a cell has a new value from the open program.
@@ -265,9 +309,13 @@ impl Stream {
             _ => format!("TENSOR[{}]", open.inputs[(v & !INPUT) as usize].0.0),
         };
         let mut lines = Vec::with_capacity(open.entries.len());
-        for e in &open.entries {
-            let mut text = format!("TENSOR[{}] := {}", e.id.0, e.instr.op.text());
-            for arg in &e.instr.args {
+        for (i, e) in open.entries.iter().enumerate() {
+            let Some(instr) = &e.instr else { continue };
+            let more = open.entries[i + 1..].iter().take_while(|more| more.instr.is_none());
+            let results: Vec<String> =
+                std::iter::once(e).chain(more).map(|e| format!("TENSOR[{}]", e.id.0)).collect();
+            let mut text = format!("{} := {}", results.join(", "), instr.op.text());
+            for arg in &instr.args {
                 text.push(' ');
                 text.push_str(&match arg {
                     Arg::Value(v) => name(*v),
@@ -329,10 +377,17 @@ impl Open {
     /// loops are cut at the same point of their body each time.
     fn best_cut(&self) -> usize {
         let n = self.entries.len();
-        let signatures: Vec<u64> =
-            self.entries.iter().map(|e| SIGNATURE.hash_one((&e.instr.op, &e.ty))).collect();
+        let signatures: Vec<u64> = self
+            .entries
+            .iter()
+            .map(|e| SIGNATURE.hash_one((e.instr.as_ref().map(|i| &i.op), &e.ty)))
+            .collect();
         let mut best = (u64::MAX, n);
         for end in (n / 4).max(WINDOW)..=n {
+            // Results of one instruction stay together.
+            if self.entries.get(end).is_some_and(|e| e.instr.is_none()) {
+                continue;
+            }
             let mut h = 0u64;
             for signature in &signatures[end - WINDOW..end] {
                 h = (h.rotate_left(7) ^ signature).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -344,7 +399,7 @@ impl Open {
         best.1
     }
 
-    /// Takes the first `cut` instructions out as a program; the rest stays open.
+    /// Takes the instructions of the first `cut` values out as a program; the rest stays open.
     fn seal_prefix(&mut self, cut: usize) -> Sealed {
         self.step_ended = false;
         self.free_bytes = 0;
@@ -365,7 +420,7 @@ impl Open {
         let mut needed = vec![false; cut];
         let mut rest_inputs = vec![false; old_inputs.len()];
         for e in &rest {
-            for arg in &e.instr.args {
+            for arg in e.args() {
                 if let Arg::Value(v) = arg {
                     if v & INPUT != 0 {
                         rest_inputs[(v & !INPUT) as usize] = true;
@@ -392,7 +447,7 @@ impl Open {
         let mut sealed = Numbering::new(old_inputs.len(), old_slots.len());
         let mut instrs: Vec<Instr> = Vec::with_capacity(cut);
         for e in &entries {
-            for arg in &e.instr.args {
+            for arg in e.args() {
                 sealed.see(arg);
             }
         }
@@ -411,12 +466,14 @@ impl Open {
                     self.frees.push(e.id);
                 }
             }
-            lines.push(e.line);
             if !rest.is_empty() {
                 meta.push((e.id, e.ty.clone()));
             }
-            let args = e.instr.args.iter().map(|a| sealed.map(a, n_inputs)).collect();
-            instrs.push(Instr { op: e.instr.op, args });
+            if let Some(Instr { op, args }) = e.instr {
+                lines.push(e.line);
+                let args = args.iter().map(|a| sealed.map(a, n_inputs)).collect();
+                instrs.push(Instr { op, args });
+            }
         }
         let inputs: Vec<TensorId> = sealed.inputs.iter().map(|&i| old_inputs[i as usize].0).collect();
         let dying: HashSet<TensorId, FixedState> = frees.iter().copied().collect();
@@ -432,7 +489,7 @@ impl Open {
         let cut_pos = self.base + cut as u64;
         self.base = cut_pos;
         for mut e in rest {
-            for arg in &mut e.instr.args {
+            for arg in e.instr.iter_mut().flat_map(|i| &mut i.args) {
                 *arg = match *arg {
                     Arg::Value(v) if v & INPUT != 0 => {
                         let (id, ty) = &old_inputs[(v & !INPUT) as usize];

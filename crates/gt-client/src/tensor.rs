@@ -81,7 +81,7 @@ impl Tensor {
         let out = var.edge.as_ref().map(|e| (e.node.clone(), var.value.clone()));
         let cell = Cell::new(var.value, var.edge);
         if let Some((node, value)) = out
-            && node.out.lock().as_ref().is_some_and(|saved| saved.version.is_none())
+            && node.outs.lock().iter().any(|saved| saved.version.is_none())
         {
             watch(&cell, &node, &value);
         }
@@ -669,11 +669,9 @@ impl std::fmt::Debug for Tensor {
     }
 }
 
-/// From now on the result that `node` saved must not be written through the storage that holds it.
+/// From now on a result that `node` saved must not be written through the storage that holds it.
 fn watch(cell: &Cell, node: &Node, value: &Value) {
-    if let Some(saved) = node.out.lock().as_mut()
-        && Arc::ptr_eq(&saved.value, value)
-    {
+    for saved in node.outs.lock().iter_mut().filter(|saved| Arc::ptr_eq(&saved.value, value)) {
         saved.version = Some((cell.version_handle(), cell.version()));
     }
 }

@@ -12,7 +12,7 @@ pub struct ValueInner {
     pub ty: Ty,
     /// The stream that recorded it; frees go there.
     pub stream: Arc<Stream>,
-    /// Its instruction's position in the stream, or `SETTLED` for what came by upload.
+    /// Its position in the stream, or `SETTLED` for what came by upload.
     pub pos: u64,
 }
 

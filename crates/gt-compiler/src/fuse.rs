@@ -149,6 +149,8 @@ impl Schedule<'_> {
                 self.step(node.instr, Work::CheckNonzero { divisor, dtype: node.ty.dtype });
             }
             What::Other => self.other(n),
+            // The step of its node has made it.
+            What::Part => self.met(&node.args),
         }
     }
 

@@ -46,8 +46,10 @@ pub enum What {
     },
     /// Fails on a zero; gives nothing.
     CheckNonzero,
-    /// The instruction's op.
+    /// The instruction's op. Its results after the first are the `Part` nodes that follow.
     Other,
+    /// A further result of the node that is its operand.
+    Part,
 }
 
 /// A computed value.
@@ -86,6 +88,7 @@ impl Graph {
                 outs: Vec::with_capacity(structure.outs.len()),
             },
             structure,
+            starts: structure.starts(),
             refs: Vec::with_capacity(types.len()),
             seen: HashMap::with_capacity_and_hasher(structure.instrs.len(), Default::default()),
         };
@@ -94,8 +97,7 @@ impl Graph {
             b.refs.push(Ref { node, map: WHOLE });
         }
         for i in 0..structure.instrs.len() {
-            let made = b.shared(i, &types[structure.inputs.len() + i])?;
-            b.refs.push(made);
+            b.shared(i, &types[b.starts[i] as usize..b.starts[i + 1] as usize])?;
         }
         for &out in &structure.outs {
             let node = b.dense(b.refs[out as usize], structure.instrs.len().saturating_sub(1) as u32);
@@ -168,6 +170,8 @@ impl Hasher for Passed {
 struct Builder<'a> {
     graph: Graph,
     structure: &'a Structure,
+    /// The first result of every instruction.
+    starts: Vec<u32>,
     /// What each value of the structure has become.
     refs: Vec<Ref>,
     /// Instructions by the hash of op and operands.
@@ -215,7 +219,7 @@ impl Builder<'_> {
     }
 
     /// An instruction, or the equal one that came before. Slots are equal only to themselves (C4).
-    fn shared(&mut self, i: usize, ty: &Ty) -> Result<Ref> {
+    fn shared(&mut self, i: usize, types: &[Ty]) -> Result<()> {
         let structure = self.structure;
         let instr = &structure.instrs[i];
         let args: Uses = instr.args.iter().map(|a| self.arg(a)).collect();
@@ -236,14 +240,21 @@ impl Builder<'_> {
                     && other.args.len() == args.len()
                     && other.args.iter().zip(&args).all(|(a, b)| self.arg(a) == *b);
                 if equal {
-                    return Ok(self.refs[structure.inputs.len() + j]);
+                    self.refs.extend_from_within(self.starts[j] as usize..self.starts[j + 1] as usize);
+                    return Ok(());
                 }
             }
             std::collections::hash_map::Entry::Vacant(e) => {
                 e.insert(i as u32);
             }
         }
-        self.instr(i as u32, &instr.op, args, ty)
+        let made = self.instr(i as u32, &instr.op, args, &types[0])?;
+        self.refs.push(made);
+        for ty in &types[1..] {
+            let part = self.whole(What::Part, i as u32, ty, [Use::Val(made)].into_iter().collect());
+            self.refs.push(part);
+        }
+        Ok(())
     }
 
     fn instr(&mut self, i: u32, op: &Op, mut args: Uses, ty: &Ty) -> Result<Ref> {
@@ -317,8 +328,19 @@ impl Builder<'_> {
             | Op::ArgReduce { .. }
             | Op::Scan { .. }
             | Op::Matmul { .. }
+            | Op::Sort { .. }
+            | Op::TopK { .. }
             | Op::Softmax { .. }
-            | Op::LogSoftmax { .. } => self.whole(What::Other, i, ty, args),
+            | Op::LogSoftmax { .. }
+            | Op::Attention { .. }
+            | Op::AttentionGrad { .. } => self.whole(What::Other, i, ty, args),
+            Op::RmsNorm { .. }
+            | Op::LayerNorm { .. }
+            | Op::CrossEntropy
+            | Op::Sgd { .. }
+            | Op::Adam { .. } => {
+                bail!(Value, "{}: a composite that is no step was not expanded", op.text())
+            }
         };
         Ok(made)
     }

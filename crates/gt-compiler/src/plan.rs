@@ -100,6 +100,10 @@ pub enum Work {
         divisor: Operand,
         dtype: DType,
     },
+    /// Only where `CompileOptions::takes` says so.
+    Attention(Box<Attention>),
+    /// Only where `CompileOptions::takes` says so.
+    AttentionGrad(Box<AttentionGrad>),
     /// `a` and `b` have the maps of matrices: `batch` dimensions, then rows, then columns; so has `bias`.
     Matmul(Box<Matmul>),
     Random {
@@ -157,12 +161,63 @@ pub enum Work {
         x: Tensor,
         out: u32,
     },
+    /// The first `k` elements along `dim` in order, equals in theirs, and where they were.
+    Sort {
+        dim: usize,
+        descending: bool,
+        k: usize,
+        x: Tensor,
+        values: u32,
+        indices: u32,
+    },
     Softmax {
         log: bool,
         dim: usize,
         x: Tensor,
         out: u32,
     },
+}
+
+/// Attention taken whole. Tensors may have any map whose last dimension is packed (see `Attention::mask`).
+#[derive(Clone, Debug)]
+pub struct Attention {
+    /// Row i sees columns up to i.
+    pub causal: bool,
+    /// `[.., heads, rows, d]`.
+    pub q: Tensor,
+    /// `[.., key heads, columns, d]`; query head h goes with key head `h * key heads / heads`.
+    pub k: Tensor,
+    /// `[.., key heads, columns, e]`.
+    pub v: Tensor,
+    pub scale: Num,
+    /// In the shape of the scores, `[.., heads, rows, columns]`; stride 0 where it is broadcast, also along a row.
+    /// A bool is true where a column is seen, a number (of q's type, or `f32` for halves) is added to the score.
+    pub mask: Option<Tensor>,
+    /// Dense `[.., heads, rows, e]` of q's type; zeros where a row sees nothing.
+    pub out: u32,
+    /// Dense `[.., heads, rows]`, `f32` (`f64` for doubles): log-sum-exp of the masked scores, -inf where a row sees
+    /// nothing.
+    pub lse: u32,
+}
+
+/// The gradient of attention taken whole; maps as in `Attention`.
+#[derive(Clone, Debug)]
+pub struct AttentionGrad {
+    pub causal: bool,
+    pub q: Tensor,
+    pub k: Tensor,
+    pub v: Tensor,
+    /// What `Attention` gave.
+    pub out: Tensor,
+    pub lse: Tensor,
+    /// The gradient of `out`.
+    pub dout: Tensor,
+    pub scale: Num,
+    pub mask: Option<Tensor>,
+    /// Dense, in the shape and type of q, k and v.
+    pub dq: u32,
+    pub dk: u32,
+    pub dv: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -276,6 +331,14 @@ impl Step {
                 f(mm.b.storage);
                 mm.bias.iter().for_each(|t| f(t.storage));
             }
+            Work::Attention(a) => {
+                [&a.q, &a.k, &a.v].iter().for_each(|t| f(t.storage));
+                a.mask.iter().for_each(|t| f(t.storage));
+            }
+            Work::AttentionGrad(a) => {
+                [&a.q, &a.k, &a.v, &a.out, &a.lse, &a.dout].iter().for_each(|t| f(t.storage));
+                a.mask.iter().for_each(|t| f(t.storage));
+            }
             Work::Random { .. } | Work::Data { .. } => {}
             Work::Gather { x, index, .. } | Work::Take { x, index, .. } => {
                 f(x.storage);
@@ -289,7 +352,10 @@ impl Step {
                 f(index.storage);
                 f(src.storage);
             }
-            Work::ArgReduce { x, .. } | Work::Scan { x, .. } | Work::Softmax { x, .. } => f(x.storage),
+            Work::ArgReduce { x, .. }
+            | Work::Scan { x, .. }
+            | Work::Sort { x, .. }
+            | Work::Softmax { x, .. } => f(x.storage),
         }
     }
 
@@ -303,6 +369,8 @@ impl Step {
             Work::Copy { to, .. } => f(*to),
             Work::CheckIndex { .. } | Work::CheckNonzero { .. } => {}
             Work::Matmul(mm) => f(mm.out),
+            Work::Attention(a) => [a.out, a.lse].into_iter().for_each(f),
+            Work::AttentionGrad(a) => [a.dq, a.dk, a.dv].into_iter().for_each(f),
             Work::Random { out, .. }
             | Work::Data { out, .. }
             | Work::Gather { out, .. }
@@ -312,6 +380,10 @@ impl Step {
             | Work::ArgReduce { out, .. }
             | Work::Scan { out, .. }
             | Work::Softmax { out, .. } => f(*out),
+            Work::Sort { values, indices, .. } => {
+                f(*values);
+                f(*indices);
+            }
         }
     }
 }

@@ -56,6 +56,28 @@ impl Schedule<'_> {
         if t.map.is_packed(&t.shape) { t } else { self.copied(r, t) }
     }
 
+    /// A tensor whose elements lie next to each other along the last dimension, copied if they did not.
+    pub fn packed_rows(&mut self, r: Ref) -> Tensor {
+        let t = self.tensor(r);
+        let last = t.shape.len() - 1;
+        if t.map.strides[last] == 1 || t.shape[last] <= 1 { t } else { self.copied(r, t) }
+    }
+
+    /// The mask of an attention in the shape of its scores: elements next to each other or all one along a row.
+    fn mask(&mut self, arg: Option<&Use>, q: &Shape, columns: usize) -> Option<Tensor> {
+        let Some(Use::Val(r)) = arg else { return None };
+        let mut t = self.tensor(*r);
+        let last = t.shape.len().checked_sub(1);
+        if last.is_some_and(|d| t.shape[d] > 1 && t.map.strides[d] != 1) {
+            t = self.copied(*r, t);
+        }
+        let mut to: Shape = q[..q.len() - 1].into();
+        to.push(columns);
+        t.map = t.map.expanded(&t.shape, &to);
+        t.shape = to;
+        Some(t)
+    }
+
     fn copied(&mut self, r: Ref, t: Tensor) -> Tensor {
         let storage = self.storage(t.shape.numel() * t.dtype.size());
         let map = Map::dense(&t.shape);
@@ -183,10 +205,35 @@ impl Schedule<'_> {
                 let x = self.packed(val(0));
                 Work::Scan { kind: *kind, dim: *dim, x, out: self.made(n) }
             }
+            Op::Sort { dim, descending } => {
+                let (x, k) = (self.packed(val(0)), node.ty.shape[*dim]);
+                let (values, indices) = (self.made(n), self.made(n + 1));
+                Work::Sort { dim: *dim, descending: *descending, k, x, values, indices }
+            }
+            Op::TopK { dim, k, largest } => {
+                let x = self.packed(val(0));
+                let (values, indices) = (self.made(n), self.made(n + 1));
+                Work::Sort { dim: *dim, descending: *largest, k: *k, x, values, indices }
+            }
             Op::Softmax { dim } | Op::LogSoftmax { dim } => {
                 let log = matches!(structure.instrs[node.instr as usize].op, Op::LogSoftmax { .. });
                 let x = self.packed(val(0));
                 Work::Softmax { log, dim: *dim, x, out: self.made(n) }
+            }
+            Op::Attention { causal } => {
+                let [q, k, v] = [0, 1, 2].map(|i| self.packed_rows(val(i)));
+                let mask = self.mask(args.get(4), &q.shape, k.shape[k.shape.len() - 2]);
+                let (out, lse) = (self.made(n), self.made(n + 1));
+                let scale = num(3);
+                Work::Attention(Box::new(Attention { causal: *causal, q, k, v, scale, mask, out, lse }))
+            }
+            Op::AttentionGrad { causal } => {
+                let [q, k, v, out, lse, dout] = [0, 1, 2, 3, 4, 5].map(|i| self.packed_rows(val(i)));
+                let mask = self.mask(args.get(7), &q.shape, k.shape[k.shape.len() - 2]);
+                let [dq, dk, dv] = [0, 1, 2].map(|i| self.made(n + i));
+                let (causal, scale) = (*causal, num(6));
+                let work = AttentionGrad { causal, q, k, v, out, lse, dout, scale, mask, dq, dk, dv };
+                Work::AttentionGrad(Box::new(work))
             }
             Op::Matmul { ta, tb } => self.matmul(n, *ta, *tb),
             Op::Gather { dim } => {
@@ -231,6 +278,13 @@ impl Schedule<'_> {
             | Op::Flip { .. }
             | Op::Put { .. }
             | Op::Reduce { .. } => unreachable!("has a node kind of its own"),
+            Op::RmsNorm { .. }
+            | Op::LayerNorm { .. }
+            | Op::CrossEntropy
+            | Op::Sgd { .. }
+            | Op::Adam { .. } => {
+                unreachable!("refused by the graph")
+            }
         };
         self.met(args);
         self.step(node.instr, work);

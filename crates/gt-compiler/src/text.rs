@@ -94,6 +94,19 @@ impl fmt::Display for Work {
                 write!(f, "s{} = matmul {}x{}x{} {} @ {}", mm.out, mm.m, mm.k, mm.n, mm.a, mm.b)?;
                 mm.bias.iter().try_for_each(|t| write!(f, " + {t}"))
             }
+            Work::Attention(a) => {
+                let causal = if a.causal { "causal " } else { "" };
+                write!(f, "s{}, s{} = {causal}attention {} {} {}", a.out, a.lse, a.q, a.k, a.v)?;
+                a.mask.iter().try_for_each(|t| write!(f, " mask {t}"))?;
+                write!(f, " scale {}", a.scale)
+            }
+            Work::AttentionGrad(a) => {
+                let causal = if a.causal { "causal " } else { "" };
+                write!(f, "s{}, s{}, s{} = {causal}attention gradient", a.dq, a.dk, a.dv)?;
+                [&a.q, &a.k, &a.v, &a.out, &a.lse, &a.dout].iter().try_for_each(|t| write!(f, " {t}"))?;
+                a.mask.iter().try_for_each(|t| write!(f, " mask {t}"))?;
+                write!(f, " scale {}", a.scale)
+            }
             Work::Random { dist, dtype, len, key, offset, out } => {
                 write!(f, "s{out} = random {dist:?} {dtype}[{len}] key {key} offset {offset}")
             }
@@ -108,6 +121,10 @@ impl fmt::Display for Work {
             }
             Work::ArgReduce { kind, dim, x, out } => write!(f, "s{out} = arg{kind:?} dim {dim} {x}"),
             Work::Scan { kind, dim, x, out } => write!(f, "s{out} = scan {kind:?} dim {dim} {x}"),
+            Work::Sort { dim, descending, k, x, values, indices } => {
+                let order = if *descending { "descending" } else { "ascending" };
+                write!(f, "s{values}, s{indices} = first {k} {order} dim {dim} {x}")
+            }
             Work::Softmax { log, dim, x, out } => {
                 write!(f, "s{out} = {}softmax dim {dim} {x}", if *log { "log" } else { "" })
             }

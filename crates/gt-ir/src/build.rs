@@ -42,6 +42,9 @@ impl<V> From<Scalar> for Operand<V> {
 /// Operands of one instruction.
 pub type Operands<V> = SmallVec<[Operand<V>; 3]>;
 
+/// Results of one instruction.
+pub type Values<V> = SmallVec<[V; 3]>;
+
 /// What is left of an operand for the backward pass.
 #[derive(Clone, Debug)]
 pub enum Kept<V> {
@@ -110,6 +113,9 @@ pub trait Build {
 
     /// Writes one instruction of one result.
     fn emit(&mut self, op: Op, args: Operands<Self::V>) -> Result<Self::V>;
+
+    /// Writes one instruction and gives all its results.
+    fn emit_all(&mut self, op: Op, args: Operands<Self::V>) -> Result<Values<Self::V>>;
 
     /// Writes a unary elementwise op.
     fn un(&mut self, op: Unary, x: &Self::V) -> Result<Self::V> {

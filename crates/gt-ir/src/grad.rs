@@ -1,9 +1,9 @@
 //! The gradient rule of every op, as more instructions, so that second derivatives come by themselves.
 
 use crate::build::{Build, Kept, Operand, Operands, Saved};
-use crate::elementwise::{Binary, Needs, Unary};
+use crate::elementwise::{Binary, Needs};
 use crate::op::{Op, ReduceKind, ScanKind, ScatterMode, View};
-use crate::{DType, Ints, Result, Scalar, Shape, Ty};
+use crate::{DType, Ints, Result, Scalar, Shape, Ty, composite};
 use smallvec::{SmallVec, smallvec};
 
 /// One gradient per operand; `None` claims zero.
@@ -22,7 +22,9 @@ impl Op {
             | Op::Arange { .. }
             | Op::Random { .. }
             | Op::Data { .. }
-            | Op::ArgReduce { .. } => false,
+            | Op::ArgReduce { .. }
+            | Op::Sgd { .. }
+            | Op::Adam { .. } => false,
             Op::Binary(op) => op.gives() == crate::elementwise::Gives::Same,
             Op::Cast(dtype) => dtype.is_float(),
             _ => true,
@@ -55,7 +57,13 @@ impl Op {
                 ScatterMode::Set | ScatterMode::Add => ARG1,
                 ScatterMode::Max => Needs { args: 7, outs: true },
             },
+            Op::Sort { .. } | Op::TopK { .. } => OUT,
             Op::Softmax { .. } | Op::LogSoftmax { .. } => OUT,
+            Op::RmsNorm { .. } | Op::LayerNorm { .. } => Needs { args: 0b101, outs: false },
+            Op::CrossEntropy => Needs { args: 0b11, outs: true },
+            Op::Attention { .. } => Needs { args: 0b1_0111, outs: true },
+            Op::AttentionGrad { .. } => Needs { args: 0b1011_1111, outs: false },
+            Op::Sgd { .. } | Op::Adam { .. } => NOTHING,
         }
     }
 
@@ -77,8 +85,21 @@ impl Op {
     }
 }
 
-/// Gradients of the operands that `wanted` marks, given the gradient `g` of the result.
-pub fn vjp<B: Build>(b: &mut B, op: &Op, s: &Saved<B::V>, g: &B::V, wanted: &[bool]) -> Result<Grads<B::V>> {
+/// Gradients of the operands that `wanted` marks, given those of the results; a missing one is zero.
+pub fn vjp<B: Build>(
+    b: &mut B,
+    op: &Op,
+    s: &Saved<B::V>,
+    grads: &[Option<B::V>],
+    wanted: &[bool],
+) -> Result<Grads<B::V>> {
+    let Some(Some(g)) = grads.first() else {
+        return match op.is_composite() {
+            true => composite::vjp(b, op, s, grads, wanted),
+            // Primitives have one result, or one that is differentiable.
+            false => Ok(SmallVec::from_elem(None, s.args.len())),
+        };
+    };
     let want = |i: usize| wanted.get(i).copied().unwrap_or(false);
     let one = |x: Option<B::V>| -> Result<Grads<B::V>> { Ok(smallvec![x]) };
     match op {
@@ -189,24 +210,21 @@ pub fn vjp<B: Build>(b: &mut B, op: &Op, s: &Saved<B::V>, g: &B::V, wanted: &[bo
         }
         Op::Scatter { dim, mode } => scatter_grad(b, op, Op::Gather { dim: *dim }, *mode, s, g, want(2)),
         Op::TakePut { dim, mode } => scatter_grad(b, op, Op::Take { dim: *dim }, *mode, s, g, want(2)),
-        Op::Softmax { dim } => {
-            let y = s.out(0)?;
-            let gy = b.mul(g, y)?;
-            let dims: &[usize] = if b.ty(y).shape.is_empty() { &[] } else { &[*dim] };
-            let total = b.reduce(ReduceKind::Sum, &gy, dims, true)?;
-            let centred = b.bin(Binary::Sub, g, &total)?;
-            let d = b.mul(y, &centred)?;
+        Op::Sort { dim, .. } | Op::TopK { dim, .. } => {
+            let zeros = b.full(&s.ty(0)?.clone(), 0.0)?;
+            let add = Op::Scatter { dim: *dim, mode: ScatterMode::Add };
+            let d = b.emit(add, smallvec![(&zeros).into(), s.out(1)?.into(), g.into()])?;
             one(Some(d))
         }
-        Op::LogSoftmax { dim } => {
-            let y = s.out(0)?;
-            let dims: &[usize] = if b.ty(y).shape.is_empty() { &[] } else { &[*dim] };
-            let total = b.reduce(ReduceKind::Sum, g, dims, true)?;
-            let p = b.un(Unary::Exp, y)?;
-            let scaled = b.mul(&p, &total)?;
-            let d = b.bin(Binary::Sub, g, &scaled)?;
-            one(Some(d))
-        }
+        Op::Softmax { .. }
+        | Op::LogSoftmax { .. }
+        | Op::RmsNorm { .. }
+        | Op::LayerNorm { .. }
+        | Op::CrossEntropy
+        | Op::Attention { .. }
+        | Op::AttentionGrad { .. }
+        | Op::Sgd { .. }
+        | Op::Adam { .. } => composite::vjp(b, op, s, grads, wanted),
     }
 }
 

@@ -3,6 +3,9 @@
 use crate::elementwise::Gives;
 use crate::op::{Dist, Op, ReduceKind, View};
 use crate::{DType, Ints, Kind, Result, Shape, Ty, bail};
+use smallvec::{SmallVec, smallvec};
+
+mod several;
 
 /// An operand as the type rule sees it.
 #[derive(Clone, Copy, Debug)]
@@ -11,7 +14,10 @@ pub enum ArgTy<'a> {
     Num,
 }
 
-/// The type of the op's result. Errors name the op, the shapes and what was expected.
+/// The types of an instruction's results.
+pub type Types = SmallVec<[Ty; 1]>;
+
+/// The type of the op's (first) result. Errors name the op, the shapes and what was expected.
 #[inline]
 pub fn infer(op: &Op, args: &[ArgTy]) -> Result<Ty> {
     // By far the most frequent case: two tensors of one type, or a tensor and a number.
@@ -28,8 +34,21 @@ pub fn infer(op: &Op, args: &[ArgTy]) -> Result<Ty> {
             _ => {}
         }
     }
-    // A person reads the op's name in lower case.
-    infer_any(op, args).map_err(|error| {
+    lower_case(op, infer_any(op, args))
+}
+
+/// The types of all the op's results.
+#[inline]
+pub fn infer_all(op: &Op, args: &[ArgTy]) -> Result<Types> {
+    if op.results(args.len()) == 1 {
+        return infer(op, args).map(|ty| smallvec![ty]);
+    }
+    lower_case(op, several::infer(op, args))
+}
+
+/// A person reads the op's name in lower case.
+fn lower_case<T>(op: &Op, result: Result<T>) -> Result<T> {
+    result.map_err(|error| {
         error.map_message(|m| match m.strip_prefix(op.text()) {
             Some(rest) => format!("{}{rest}", op.text().to_lowercase()),
             None => m,
@@ -37,28 +56,45 @@ pub fn infer(op: &Op, args: &[ArgTy]) -> Result<Ty> {
     })
 }
 
-fn infer_any(op: &Op, args: &[ArgTy]) -> Result<Ty> {
-    let name = op.text();
-    let val = |i: usize| -> Result<&Ty> {
-        match args.get(i) {
+/// The operands of an op, read by position.
+struct Reads<'a> {
+    name: &'static str,
+    args: &'a [ArgTy<'a>],
+}
+
+impl<'a> Reads<'a> {
+    fn val(&self, i: usize) -> Result<&'a Ty> {
+        let name = self.name;
+        match self.args.get(i) {
             Some(ArgTy::Val(ty)) => Ok(ty),
             Some(ArgTy::Num) => bail!(Type, "{name}: operand {i} must be a tensor, got a number"),
-            None => bail!(Type, "{name}: operand {i} is missing, got {} operands", args.len()),
+            None => bail!(Type, "{name}: operand {i} is missing, got {} operands", self.args.len()),
         }
-    };
-    let num = |i: usize| -> Result<()> {
-        match args.get(i) {
+    }
+
+    fn num(&self, i: usize) -> Result<()> {
+        let name = self.name;
+        match self.args.get(i) {
             Some(ArgTy::Num) => Ok(()),
             Some(ArgTy::Val(_)) => bail!(Type, "{name}: operand {i} must be a number, got a tensor"),
-            None => bail!(Type, "{name}: operand {i} is missing, got {} operands", args.len()),
+            None => bail!(Type, "{name}: operand {i} is missing, got {} operands", self.args.len()),
         }
-    };
-    let count = |n: usize| -> Result<()> {
-        if args.len() != n {
-            bail!(Type, "{name}: takes {n} operands, got {}", args.len());
+    }
+
+    fn count(&self, n: usize) -> Result<()> {
+        if self.args.len() != n {
+            bail!(Type, "{}: takes {n} operands, got {}", self.name, self.args.len());
         }
         Ok(())
-    };
+    }
+}
+
+fn infer_any(op: &Op, args: &[ArgTy]) -> Result<Ty> {
+    let name = op.text();
+    let reads = Reads { name, args };
+    let val = |i: usize| reads.val(i);
+    let num = |i: usize| reads.num(i);
+    let count = |n: usize| reads.count(n);
     let made = |dtype: DType, shape: &Shape| -> Result<Ty> {
         shape.check(name, dtype)?;
         Ok(Ty { dtype, shape: shape.clone() })
@@ -260,15 +296,47 @@ fn infer_any(op: &Op, args: &[ArgTy]) -> Result<Ty> {
             }
             base.clone()
         }
+        Op::Sort { .. }
+        | Op::TopK { .. }
+        | Op::CrossEntropy
+        | Op::Attention { .. }
+        | Op::AttentionGrad { .. }
+        | Op::Sgd { .. }
+        | Op::Adam { .. } => several::infer(op, args)?.swap_remove(0),
+        Op::RmsNorm { dims } => {
+            if args.len() != 3 {
+                count(2)?;
+            }
+            num(1)?;
+            let x = val(0)?;
+            norm_fits(name, *dims, x)?;
+            if args.len() > 2 {
+                affine_fits(name, "weight", *dims, x, val(2)?)?;
+            }
+            x.clone()
+        }
+        Op::LayerNorm { dims } => {
+            if !(3..=4).contains(&args.len()) {
+                count(2)?;
+            }
+            num(1)?;
+            let x = val(0)?;
+            norm_fits(name, *dims, x)?;
+            if args.len() > 2 {
+                affine_fits(name, "weight", *dims, x, val(2)?)?;
+            }
+            if args.len() > 3 {
+                affine_fits(name, "bias", *dims, x, val(3)?)?;
+            }
+            x.clone()
+        }
         Op::Softmax { dim } | Op::LogSoftmax { dim } => {
             count(1)?;
             let x = val(0)?;
             if !x.shape.is_empty() {
                 dim_in(name, *dim, &x.shape)?;
             }
-            if !x.dtype.is_float() {
-                bail!(Type, "{name}: expected a floating-point tensor, got {}", x.dtype);
-            }
+            float(name, x)?;
             x.clone()
         }
     };
@@ -312,6 +380,40 @@ pub fn view_shape(name: &str, view: &View, x: &Shape) -> Result<Shape> {
             shape
         }
     })
+}
+
+fn float(name: &str, x: &Ty) -> Result<()> {
+    if !x.dtype.is_float() {
+        bail!(Type, "{name}: expected a floating-point tensor, got {}", x.dtype);
+    }
+    Ok(())
+}
+
+fn norm_fits(name: &str, dims: usize, x: &Ty) -> Result<()> {
+    float(name, x)?;
+    if dims == 0 || dims > x.shape.len() {
+        bail!(
+            Runtime,
+            "{name}: expected at least {} dimensions to normalize, got shape {}",
+            dims.max(1),
+            x.shape
+        );
+    }
+    Ok(())
+}
+
+fn affine_fits(name: &str, what: &str, dims: usize, x: &Ty, w: &Ty) -> Result<()> {
+    same_dtype(name, x.dtype, w.dtype)?;
+    let shape = &x.shape[x.shape.len() - dims..];
+    if w.shape[..] != *shape {
+        bail!(
+            Runtime,
+            "{name}: expected {what} to be of the normalized shape {}, got {}",
+            Shape::from(shape),
+            w.shape
+        );
+    }
+    Ok(())
 }
 
 fn pair(name: &str, a: ArgTy, b: ArgTy) -> Result<(DType, Shape)> {

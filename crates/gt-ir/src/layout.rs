@@ -26,7 +26,8 @@ pub enum Layout {
 pub struct Rule {
     /// One layout per operand; `None` for numbers, which every part has.
     pub args: Vec<Option<Layout>>,
-    pub out: Layout,
+    /// One layout per result.
+    pub outs: Vec<Layout>,
 }
 
 /// One part of a mesh axis.
@@ -93,17 +94,23 @@ pub fn identity(kind: ReduceKind, dtype: DType) -> Scalar {
 /// Collects the rules of one op.
 struct Rules<'a> {
     args: &'a [ArgTy<'a>],
+    results: usize,
     list: Vec<Rule>,
 }
 
 impl Rules<'_> {
     /// Adds a rule from the layouts of the tensor operands, called by position.
     fn add(&mut self, out: Layout, layout: impl Fn(usize, &Ty) -> Layout) {
+        self.add_all(vec![out; self.results], layout);
+    }
+
+    /// Like `add`, with a layout for every result.
+    fn add_all(&mut self, outs: Vec<Layout>, layout: impl Fn(usize, &Ty) -> Layout) {
         let args = self.args.iter().enumerate().map(|(i, arg)| match arg {
             ArgTy::Val(ty) => Some(layout(i, ty)),
             ArgTy::Num => None,
         });
-        self.list.push(Rule { args: args.collect(), out });
+        self.list.push(Rule { args: args.collect(), outs });
     }
 
     fn is_num(&self, i: usize) -> bool {
@@ -131,9 +138,10 @@ fn aligned(x: &Shape, out: &Shape, d: usize) -> Layout {
     if d < lead || x[d - lead] != out[d] { Whole } else { Split(d - lead) }
 }
 
-/// The layouts in which an op may run on one mesh axis, the all-whole one first.
-pub fn legal(op: &Op, args: &[ArgTy], out: &Ty) -> Vec<Rule> {
-    let mut r = Rules { args, list: Vec::new() };
+/// The layouts in which an op may run on one mesh axis, the all-whole one first. `outs` are the types of its results.
+pub fn legal(op: &Op, args: &[ArgTy], outs: &[Ty]) -> Vec<Rule> {
+    let mut r = Rules { args, results: outs.len(), list: Vec::new() };
+    let Some(out) = outs.first() else { return r.list };
     r.add(Whole, |_, _| Whole);
     let linear = out.dtype != DType::Bool;
     let first = || match args.first() {
@@ -287,13 +295,59 @@ pub fn legal(op: &Op, args: &[ArgTy], out: &Ty) -> Vec<Rule> {
                 }
             }
         }
-        Op::Softmax { dim } | Op::LogSoftmax { dim } => {
+        Op::RmsNorm { dims } | Op::LayerNorm { dims } => {
+            for d in 0..out.shape.len().saturating_sub(*dims) {
+                r.add(Split(d), |i, _| if i == 0 { Split(d) } else { Whole });
+            }
+        }
+        Op::CrossEntropy => (0..out.shape.len()).for_each(|d| r.add(Split(d), |_, _| Split(d))),
+        Op::Attention { causal } => {
+            attention_rules(&mut r, 4);
+            if let (false, Some(q)) = (*causal, shape_of(0)) {
+                // Rows of the query on their own.
+                let row = q.len() - 2;
+                let scores = scores_shape(args);
+                r.add(Split(row), |i, ty| match i {
+                    0 => Split(row),
+                    4 => aligned(&ty.shape, &scores, row),
+                    _ => Whole,
+                });
+            }
+        }
+        Op::AttentionGrad { .. } => attention_rules(&mut r, 7),
+        // Parameters are updated element by element: all of them split along their first dimension.
+        Op::Sgd { .. } | Op::Adam { .. } => {
+            let first = |ty: &Ty| if ty.shape.is_empty() { Whole } else { Split(0) };
+            r.add_all(outs.iter().map(first).collect(), |_, ty| first(ty));
+        }
+        Op::Sort { dim, .. } | Op::TopK { dim, .. } | Op::Softmax { dim } | Op::LogSoftmax { dim } => {
             for d in (0..out.shape.len()).filter(|d| d != dim) {
                 r.add(Split(d), |_, _| Split(d));
             }
         }
     }
     r.list
+}
+
+/// The shape of an attention's scores.
+fn scores_shape(args: &[ArgTy]) -> Shape {
+    match args {
+        [ArgTy::Val(q), ArgTy::Val(k), ..] => {
+            let rank = q.shape.len();
+            q.shape[..rank - 1].iter().copied().chain([k.shape[rank - 2]]).collect()
+        }
+        _ => Shape::scalar(),
+    }
+}
+
+/// Batches on their own, and heads where every query head has a key head of its own. `mask` is where the mask is.
+fn attention_rules(r: &mut Rules, mask: usize) {
+    let [ArgTy::Val(q), ArgTy::Val(k), ..] = r.args else { return };
+    let (rank, scores) = (q.shape.len(), scores_shape(r.args));
+    let same_heads = q.shape[rank - 3] == k.shape[rank - 3];
+    for d in 0..rank - 3 + same_heads as usize {
+        r.add(Split(d), |i, ty| if i == mask { aligned(&ty.shape, &scores, d) } else { Split(d) });
+    }
 }
 
 /// Which elementwise ops of two operands are linear in one of them or both.
@@ -403,16 +457,18 @@ pub fn localize(op: &Op, rule: &Rule, args: &[ArgTy], part: Part) -> Result<Loca
         View::Expand(to) => View::Expand(cut(to, d)),
         View::Permute(_) | View::Slice { .. } => view.clone(),
     };
+    // Ops whose attributes depend on the split have one result.
+    let out = rule.outs.first().copied().unwrap_or(Whole);
     let local = match op {
-        Op::Full { shape, dtype } => match rule.out {
+        Op::Full { shape, dtype } => match out {
             Split(d) => Op::Full { shape: cut(shape, d), dtype: *dtype },
             Whole | Partial(_) => op.clone(),
         },
-        Op::View(view) => match rule.out {
+        Op::View(view) => match out {
             Split(d) => Op::View(local_view(view, d)),
             Whole | Partial(_) => op.clone(),
         },
-        Op::Put { path } => match (rule.out, args.first()) {
+        Op::Put { path } => match (out, args.first()) {
             (Split(d), Some(ArgTy::Val(base))) => {
                 let (mut d, mut shape, mut local) = (d, base.shape.clone(), Vec::new());
                 for view in path {
@@ -429,7 +485,7 @@ pub fn localize(op: &Op, rule: &Rule, args: &[ArgTy], part: Part) -> Result<Loca
         },
         Op::Reduce { kind, dims, keepdim } => {
             if let (Some(Some(Split(d))), Some(ArgTy::Val(x)), Partial(_)) =
-                (rule.args.first(), args.first(), rule.out)
+                (rule.args.first(), args.first(), out)
                 && part.range(x.shape[*d]).is_empty()
             {
                 // A maximum over nothing is no op; the part holds the identity.
@@ -455,8 +511,17 @@ pub fn localize(op: &Op, rule: &Rule, args: &[ArgTy], part: Part) -> Result<Loca
         | Op::Scatter { .. }
         | Op::Take { .. }
         | Op::TakePut { .. }
+        | Op::Sort { .. }
+        | Op::TopK { .. }
         | Op::Softmax { .. }
-        | Op::LogSoftmax { .. } => op.clone(),
+        | Op::LogSoftmax { .. }
+        | Op::RmsNorm { .. }
+        | Op::LayerNorm { .. }
+        | Op::CrossEntropy
+        | Op::Attention { .. }
+        | Op::AttentionGrad { .. }
+        | Op::Sgd { .. }
+        | Op::Adam { .. } => op.clone(),
     };
     Ok(Local { op: local, args: (0..args.len()).map(LocalArg::Own).collect() })
 }

@@ -4,6 +4,7 @@
 //! (`reference`), its layouts and its samples. Everything that lists ops is derived from these.
 
 pub mod build;
+pub mod composite;
 pub mod dtype;
 pub mod elementwise;
 pub mod env;
@@ -27,7 +28,7 @@ pub use dtype::{DType, Kind};
 pub use elementwise::{Binary, Needs, Unary};
 pub use error::{Error, Result};
 pub use host::HostTensor;
-pub use infer::{ArgTy, infer};
+pub use infer::{ArgTy, Types, infer, infer_all};
 pub use layout::Layout;
 pub use op::{ArgKind, Dist, Op, ReduceKind, ScanKind, ScatterMode, View};
 pub use program::{Arg, Args, Input, Instr, Program, Slot, Structure, TensorId};

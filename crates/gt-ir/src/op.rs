@@ -118,12 +118,41 @@ pub enum Op {
     Take { dim: usize },
     /// (base, index, src). Writes what `Take` with the same index would read.
     TakePut { dim: usize, mode: ScatterMode },
+    /// (x) -> (values, indices). Stable along one dimension; NaN counts as the largest.
+    Sort { dim: usize, descending: bool },
+    /// (x) -> (values, indices). The first `k` of what `Sort` gives, descending if `largest`.
+    TopK { dim: usize, k: usize, largest: bool },
 
     /// (x). Composite; rounds once.
     Softmax { dim: usize },
     /// (x). Composite; rounds once.
     LogSoftmax { dim: usize },
+    /// (x, n: eps) or (x, n: eps, weight). Composite over the last `dims` dimensions.
+    RmsNorm { dims: usize },
+    /// (x, n: eps), perhaps with a weight, perhaps with a bias after it. Composite over the last `dims` dimensions.
+    LayerNorm { dims: usize },
+    /// (logits of [.., classes], target of [..], n: ignored) -> (loss, log-sum-exp) of every row. Composite; a target
+    /// that is no class and not `ignored` fails as an index does. The log-sum-exp is wide (`f32` for halves).
+    CrossEntropy,
+    /// (q of [.., heads, rows, d], k of [.., key heads, columns, d], v of [.., key heads, columns, e], n: scale), perhaps
+    /// with a mask that broadcasts to [.., heads, rows, columns]: a bool that is true where a column is seen, or what is
+    /// added to the scores (of q's type or wide) -> (out, log-sum-exp of the scores, wide). Composite. `causal`: row i sees columns up to i.
+    Attention { causal: bool },
+    /// (q, k, v, out, log-sum-exp, gradient of out, n: scale), perhaps with the mask -> (dq, dk, dv). Composite.
+    AttentionGrad { causal: bool },
+    /// (n: rate, n: momentum, n: 1 - dampening, n: decay), then per parameter (p, g) and its speed where it has
+    /// `momentum` and is not the `first` step -> per parameter p and, with `momentum`, its speed. Composite.
+    Sgd { momentum: bool, first: bool, dampened: bool, nesterov: bool, maximize: bool, decay: bool },
+    /// (n: rate / first correction, n: decay (`decoupled`: 1 - rate * decay), n: eps, n: root of the second correction,
+    /// n: 1 - beta1, n: beta2, n: 1 - beta2), then per parameter (p, g, mean, square) and the largest square where
+    /// `amsgrad` -> per parameter p and its states. Composite.
+    Adam { decoupled: bool, amsgrad: bool, maximize: bool, decay: bool },
 }
+
+/// How many numbers come before the tensors of an SGD step.
+pub const SGD_NUMBERS: usize = 4;
+/// How many numbers come before the tensors of an Adam step.
+pub const ADAM_NUMBERS: usize = 7;
 
 impl Op {
     /// The name in the text form.
@@ -160,8 +189,42 @@ impl Op {
             Op::Scatter { .. } => "SCATTER",
             Op::Take { .. } => "TAKE",
             Op::TakePut { .. } => "TAKEPUT",
+            Op::Sort { .. } => "SORT",
+            Op::TopK { .. } => "TOPK",
             Op::Softmax { .. } => "SOFTMAX",
             Op::LogSoftmax { .. } => "LOGSOFTMAX",
+            Op::RmsNorm { .. } => "RMSNORM",
+            Op::LayerNorm { .. } => "LAYERNORM",
+            Op::CrossEntropy => "CROSSENTROPY",
+            Op::Attention { .. } => "ATTENTION",
+            Op::AttentionGrad { .. } => "ATTENTIONGRAD",
+            Op::Sgd { .. } => "SGD",
+            Op::Adam { .. } => "ADAM",
+        }
+    }
+
+    /// How many results an instruction of this op with `args` operands has. Its values are numbered in a row.
+    #[inline]
+    pub fn results(&self, args: usize) -> usize {
+        match self {
+            Op::Sort { .. } | Op::TopK { .. } | Op::CrossEntropy | Op::Attention { .. } => 2,
+            Op::AttentionGrad { .. } => 3,
+            Op::Sgd { momentum, .. } => {
+                args.saturating_sub(SGD_NUMBERS) / self.group() * (1 + *momentum as usize)
+            }
+            Op::Adam { amsgrad, .. } => {
+                args.saturating_sub(ADAM_NUMBERS) / self.group() * (3 + *amsgrad as usize)
+            }
+            _ => 1,
+        }
+    }
+
+    /// How many tensors an optimizer step takes per parameter; 1 for other ops.
+    pub fn group(&self) -> usize {
+        match self {
+            Op::Sgd { momentum, first, .. } => 2 + (*momentum && !*first) as usize,
+            Op::Adam { amsgrad, .. } => 4 + *amsgrad as usize,
+            _ => 1,
         }
     }
 
@@ -182,6 +245,7 @@ impl Op {
             Op::Binary(Binary::Pow) => i == 0,
             Op::Binary(_) | Op::Where => true,
             Op::Scatter { .. } | Op::Put { .. } => true,
+            Op::Attention { .. } | Op::AttentionGrad { .. } | Op::Sgd { .. } | Op::Adam { .. } => true,
             _ => false,
         }
     }

@@ -1,6 +1,6 @@
 //! Programs: the instructions between two cuts, split into structure (the plan key) and binding (ids, slots).
 
-use crate::infer::{ArgTy, infer};
+use crate::infer::{ArgTy, Types, infer_all};
 use crate::op::Op;
 use crate::{Result, Scalar, Ty, bail};
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ pub struct TensorId(pub u64);
 /// An operand inside a structure.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Arg {
-    /// A value: inputs come first, then the result of every instruction in order.
+    /// A value: inputs come first, then the results of every instruction in order.
     Value(u32),
     /// A number that is part of the plan key.
     Const(Scalar),
@@ -26,11 +26,19 @@ pub enum Arg {
 /// Operands of one instruction.
 pub type Args = SmallVec<[Arg; 3]>;
 
-/// One instruction. Its result is the value numbered `inputs + position`.
+/// One instruction. Its results are numbered in a row after all values before it (`Structure::starts`).
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Instr {
     pub op: Op,
     pub args: Args,
+}
+
+impl Instr {
+    /// How many results it has.
+    #[inline]
+    pub fn results(&self) -> usize {
+        self.op.results(self.args.len())
+    }
 }
 
 /// A live-in of a program.
@@ -96,8 +104,7 @@ impl Structure {
             types.push(input.ty.clone());
         }
         for (i, instr) in self.instrs.iter().enumerate() {
-            let ty = self.check_instr(i, instr, &types)?;
-            types.push(ty);
+            types.extend(self.check_instr(i, instr, &types)?);
         }
         for &out in &self.outs {
             if out as usize >= types.len() {
@@ -107,8 +114,20 @@ impl Structure {
         Ok(types)
     }
 
-    /// The type of instruction `i`'s result, given the types of the values before it.
-    pub(crate) fn check_instr(&self, i: usize, instr: &Instr, types: &[Ty]) -> Result<Ty> {
+    /// The number of the first result of every instruction, and in the end the number of all values.
+    pub fn starts(&self) -> Vec<u32> {
+        let mut next = self.inputs.len() as u32;
+        let mut starts = Vec::with_capacity(self.instrs.len() + 1);
+        for instr in &self.instrs {
+            starts.push(next);
+            next += instr.results() as u32;
+        }
+        starts.push(next);
+        starts
+    }
+
+    /// The types of instruction `i`'s results, given the types of the values before it.
+    pub(crate) fn check_instr(&self, i: usize, instr: &Instr, types: &[Ty]) -> Result<Types> {
         let mut args: SmallVec<[ArgTy; 4]> = SmallVec::new();
         for (j, arg) in instr.args.iter().enumerate() {
             args.push(match arg {
@@ -124,7 +143,7 @@ impl Structure {
                 Arg::Slot(k) => bail!(Value, "program: instruction {i} reads slot {k} of {}", self.slots),
             });
         }
-        infer(&instr.op, &args)
+        infer_all(&instr.op, &args)
     }
 }
 
@@ -138,14 +157,17 @@ impl Program {
         {
             bail!(Value, "program: the binding does not fit its structure");
         }
+        let mut next = s.inputs.len();
         for (i, instr) in s.instrs.iter().enumerate() {
+            let first_result = next;
+            next += instr.results();
             let view_span = |dim: usize, len: usize, step: usize, shape: &crate::Shape| {
                 (shape[dim], len.saturating_sub(1) * step + (len > 0) as usize)
             };
             let mut starts: SmallVec<[(usize, usize); 2]> = SmallVec::new();
             match &instr.op {
                 Op::Data { .. } => {
-                    let need = types[s.inputs.len() + i].bytes();
+                    let need = types[first_result].bytes();
                     match self.slot(instr.args.first()) {
                         Some(Slot::Data(d)) if d.len() == need => {}
                         _ => bail!(Value, "program: instruction {i} needs {need} bytes of data in its slot"),

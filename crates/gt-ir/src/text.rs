@@ -9,6 +9,7 @@
 //! free 17
 //! ```
 //!
+//! An instruction of several results reads `TENSOR[1], TENSOR[2] := SORT{dim=0,descending=false} TENSOR[0]`.
 //! Values are numbered as in the structure: inputs first, then results. A structure alone has no `as`, no slot values
 //! and no frees. Floats carry a point, an exponent, `inf` or `NaN`, so that the kind of a number survives.
 
@@ -56,6 +57,24 @@ fn attrs(op: &Op) -> Vec<(&'static str, Attr)> {
         Op::Pad { lo, hi } => vec![("lo", ints(lo)), ("hi", ints(hi))],
         Op::Concat { dim } | Op::Gather { dim } | Op::Take { dim } => vec![("dim", int(*dim))],
         Op::Softmax { dim } | Op::LogSoftmax { dim } => vec![("dim", int(*dim))],
+        Op::RmsNorm { dims } | Op::LayerNorm { dims } => vec![("last", int(*dims))],
+        Op::CrossEntropy => vec![],
+        Op::Attention { causal } | Op::AttentionGrad { causal } => vec![("causal", Attr::Flag(*causal))],
+        Op::Sgd { momentum, first, dampened, nesterov, maximize, decay } => [
+            ("momentum", momentum),
+            ("first", first),
+            ("dampened", dampened),
+            ("nesterov", nesterov),
+            ("maximize", maximize),
+            ("decay", decay),
+        ]
+        .map(|(name, on)| (name, Attr::Flag(*on)))
+        .to_vec(),
+        Op::Adam { decoupled, amsgrad, maximize, decay } => {
+            [("decoupled", decoupled), ("amsgrad", amsgrad), ("maximize", maximize), ("decay", decay)]
+                .map(|(name, on)| (name, Attr::Flag(*on)))
+                .to_vec()
+        }
         Op::Flip { dims } => vec![("dims", ints(dims))],
         Op::Put { path } => vec![("path", Attr::Path(path.clone()))],
         Op::Reduce {
@@ -72,6 +91,10 @@ fn attrs(op: &Op) -> Vec<(&'static str, Attr)> {
         Op::Matmul { ta, tb } => vec![("ta", Attr::Flag(*ta)), ("tb", Attr::Flag(*tb))],
         Op::Scatter { dim, mode } | Op::TakePut { dim, mode } => {
             vec![("dim", int(*dim)), ("mode", Attr::Mode(*mode))]
+        }
+        Op::Sort { dim, descending } => vec![("dim", int(*dim)), ("descending", Attr::Flag(*descending))],
+        Op::TopK { dim, k, largest } => {
+            vec![("dim", int(*dim)), ("k", int(*k)), ("largest", Attr::Flag(*largest))]
         }
     }
 }
@@ -142,8 +165,11 @@ fn write_scalar(out: &mut String, x: Scalar) {
     }
 }
 
-fn write_instr(out: &mut String, result: usize, instr: &Instr) {
-    let _ = write!(out, "TENSOR[{result}] := ");
+fn write_instr(out: &mut String, first: u32, instr: &Instr) {
+    for k in 0..instr.results() as u32 {
+        let _ = write!(out, "{}TENSOR[{}]", if k > 0 { ", " } else { "" }, first + k);
+    }
+    out.push_str(" := ");
     write_op(out, &instr.op);
     for arg in &instr.args {
         out.push(' ');
@@ -162,9 +188,11 @@ fn write_instr(out: &mut String, result: usize, instr: &Instr) {
 impl Structure {
     /// The line of every instruction, in order: `TENSOR[3] := ADD TENSOR[0] TENSOR[2]`.
     pub fn lines(&self) -> impl Iterator<Item = String> + '_ {
-        self.instrs.iter().enumerate().map(|(i, instr)| {
+        let mut next = self.inputs.len() as u32;
+        self.instrs.iter().map(move |instr| {
             let mut line = String::new();
-            write_instr(&mut line, self.inputs.len() + i, instr);
+            write_instr(&mut line, next, instr);
+            next += instr.results() as u32;
             line
         })
     }

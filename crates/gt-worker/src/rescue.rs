@@ -19,9 +19,11 @@ pub fn rescue(
     failed: Option<u32>,
 ) -> Vec<(usize, Ty, Buffer)> {
     let Some(mut failed) = failed else { return Vec::new() };
-    let mut lost = vec![false; program.structure.inputs.len() + program.structure.instrs.len()];
+    let starts = program.structure.starts();
+    let mut lost = vec![false; starts[starts.len() - 1] as usize];
     for _ in 0..TRIES {
-        let Some((structure, kept, outs)) = without(&program.structure, &mut lost, failed as usize) else {
+        let Some((structure, kept, outs)) = without(&program.structure, &starts, &mut lost, failed as usize)
+        else {
             return Vec::new();
         };
         let run = || {
@@ -47,17 +49,23 @@ pub fn rescue(
 }
 
 /// The structure without an instruction and all that depends on it; which instructions are left, and which live-outs.
-fn without(s: &Structure, lost: &mut [bool], failed: usize) -> Option<(Structure, Vec<u32>, Vec<usize>)> {
-    let n = s.inputs.len();
-    *lost.get_mut(n + failed)? = true;
-    let mut number: Vec<u32> = (0..n as u32).collect();
+fn without(
+    s: &Structure,
+    starts: &[u32],
+    lost: &mut [bool],
+    failed: usize,
+) -> Option<(Structure, Vec<u32>, Vec<usize>)> {
+    let mut next = s.inputs.len() as u32;
+    *lost.get_mut(*starts.get(failed)? as usize)? = true;
+    let mut number: Vec<u32> = (0..next).collect();
     let mut kept = Vec::new();
     let mut instrs = Vec::new();
     for (i, instr) in s.instrs.iter().enumerate() {
         let reads_lost = |arg: &Arg| matches!(arg, Arg::Value(v) if lost[*v as usize]);
-        if lost[n + i] || instr.args.iter().any(reads_lost) {
-            lost[n + i] = true;
-            number.push(u32::MAX);
+        let results = starts[i] as usize..starts[i + 1] as usize;
+        if lost[starts[i] as usize] || instr.args.iter().any(reads_lost) {
+            lost[results.clone()].fill(true);
+            number.extend(results.map(|_| u32::MAX));
             continue;
         }
         let args = instr.args.iter().map(|arg| match *arg {
@@ -65,7 +73,10 @@ fn without(s: &Structure, lost: &mut [bool], failed: usize) -> Option<(Structure
             other => other,
         });
         let args = args.collect();
-        number.push((n + instrs.len()) as u32);
+        for _ in results {
+            number.push(next);
+            next += 1;
+        }
         kept.push(i as u32);
         instrs.push(Instr { op: instr.op.clone(), args });
     }

@@ -64,9 +64,10 @@ fn one(op: &Op, args: &[SampleArg], dies: bool) -> (Arc<Structure>, Vec<HostTens
             }
         });
     }
-    s.outs = vec![inputs.len() as u32];
     s.slots = slots.len() as u32;
     s.instrs.push(Instr { op: op.clone(), args: list });
+    let starts = s.starts();
+    s.outs = (starts[0]..starts[1]).collect();
     (Arc::new(s), inputs, slots)
 }
 
@@ -79,8 +80,10 @@ fn every_sample_equals_the_reference() {
         for dies in [false, true] {
             let (structure, inputs, slots) = one(&s.op, &s.args, dies);
             let got = run(&backend, &structure, &inputs, &slots).unwrap();
-            if let Err(e) = close_by_dtype(&got[0], &want) {
-                panic!("{}: {e}", s.describe());
+            for (k, (got, want)) in got.iter().zip(&want).enumerate() {
+                if let Err(e) = close_by_dtype(got, want) {
+                    panic!("{}, result {k}: {e}", s.describe());
+                }
             }
         }
         count += 1;
@@ -109,12 +112,14 @@ fn programs(budget: usize, mut check: impl FnMut(u64, RandomProgram)) {
 fn tolerances(structure: &Structure) -> Vec<(f64, f64)> {
     let types = structure.check().unwrap();
     let mut out: Vec<(f64, f64)> = types.iter().map(|ty| tolerance(ty.dtype)).collect();
+    let starts = structure.starts();
     for (i, instr) in structure.instrs.iter().enumerate() {
-        let at = structure.inputs.len() + i;
-        for arg in &instr.args {
-            if let gt_ir::Arg::Value(v) = arg {
-                let from = out[*v as usize];
-                out[at] = (out[at].0.max(from.0), out[at].1.max(from.1));
+        for at in starts[i] as usize..starts[i + 1] as usize {
+            for arg in &instr.args {
+                if let gt_ir::Arg::Value(v) = arg {
+                    let from = out[*v as usize];
+                    out[at] = (out[at].0.max(from.0), out[at].1.max(from.1));
+                }
             }
         }
     }
@@ -152,7 +157,7 @@ fn same_bits(seed: u64, what: &str, a: &[HostTensor], b: &[HostTensor]) {
 fn fusion_and_threads_never_change_a_bit() {
     let fused = CpuBackend::new(Some(1));
     let threads = CpuBackend::new(Some(3));
-    let unfused = CpuBackend::with_options(Some(1), CompileOptions { fuse: false });
+    let unfused = CpuBackend::with_options(Some(1), CompileOptions { fuse: false, ..Default::default() });
     programs(40, |seed, p| {
         let structure = Arc::new(p.structure.clone());
         let a = run(&fused, &structure, &p.inputs, &p.slots).unwrap();
@@ -209,7 +214,7 @@ fn large_tensors_give_the_same_bits_on_any_number_of_threads() {
         let one = run(&CpuBackend::new(Some(1)), &s, std::slice::from_ref(&x), &[]).unwrap();
         let many = run(&CpuBackend::new(Some(3)), &s, std::slice::from_ref(&x), &[]).unwrap();
         same_bits(rows as u64, "1 thread and 3", &one, &many);
-        let unfused = CpuBackend::with_options(Some(2), CompileOptions { fuse: false });
+        let unfused = CpuBackend::with_options(Some(2), CompileOptions { fuse: false, ..Default::default() });
         let apart = run(&unfused, &s, std::slice::from_ref(&x), &[]).unwrap();
         same_bits(rows as u64, "fused and unfused", &one, &apart);
         let exact: f64 = x.to_f64s().iter().map(|x| x.exp() * x).sum();

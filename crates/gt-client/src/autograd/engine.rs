@@ -153,7 +153,6 @@ fn run(
                 }
             }
             NodeKind::Op(op) => {
-                let Some(Some(g)) = arrived.pop() else { continue };
                 if !edges_of(&node).iter().flatten().any(leads) {
                     continue;
                 }
@@ -161,7 +160,7 @@ fn run(
                 edges.iter_mut().for_each(|e| *e = e.take().filter(leads));
                 let saved = Saved { args: &kept, outs: &outs };
                 let want: SmallVec<[bool; 4]> = edges.iter().map(Option::is_some).collect();
-                let grads = vjp(&mut Recorder, op, &saved, &g, &want)?;
+                let grads = vjp(&mut Recorder, op, &saved, &arrived, &want)?;
                 if op.needs() != Needs::default() {
                     release(&node, retain || create);
                 }
@@ -245,7 +244,8 @@ fn deliver(
             queue.push(Ready(edge.node.clone()));
             let outputs = match &edge.node.kind {
                 NodeKind::Custom(_, types) => types.len(),
-                NodeKind::Op(_) | NodeKind::Leaf(_) => 1,
+                NodeKind::Op(op) => op.results(edge.node.args.lock().len()),
+                NodeKind::Leaf(_) => 1,
             };
             e.insert(SmallVec::from_elem(None, outputs))
         }
@@ -306,9 +306,10 @@ fn unpack(node: &Arc<Node>) -> Result<Unpacked> {
         }
     }
     let mut outs = SmallVec::new();
-    if let Some(s) = &*node.out.lock() {
-        let edge = Some(Edge { node: node.clone(), nr: 0 });
-        outs.push(Var { value: check(s)?, edge, owner: None });
+    for (nr, s) in node.outs.lock().iter().enumerate() {
+        let value = check(s)?;
+        let edge = value.ty.dtype.is_float().then(|| Edge { node: node.clone(), nr: nr as u32 });
+        outs.push(Var { value, edge, owner: None });
     }
     Ok((kept, outs, edges))
 }
@@ -352,7 +353,7 @@ fn release(node: &Node, keep: bool) {
             dropped.extend(saved.take());
         }
     }
-    dropped.extend(node.out.lock().take());
+    dropped.extend(node.outs.lock().drain(..));
     if !dropped.is_empty() {
         node.freed.store(true, Ordering::Relaxed);
     }

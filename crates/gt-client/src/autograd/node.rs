@@ -68,8 +68,8 @@ pub struct Node {
     pub seq: u64,
     pub kind: NodeKind,
     pub args: Mutex<SmallVec<[NodeArg; 2]>>,
-    /// The result, if the gradient rule reads it.
-    pub out: Mutex<Option<SavedValue>>,
+    /// The results, if the gradient rule reads them.
+    pub outs: Mutex<SmallVec<[SavedValue; 1]>>,
     /// The type of the (first) result.
     pub out_ty: Ty,
     /// Hooks of the results: (result, id, hook).
@@ -86,7 +86,7 @@ impl Node {
             seq: SEQ.fetch_add(1, Ordering::Relaxed),
             kind,
             args: Mutex::new(args),
-            out: Mutex::new(None),
+            outs: Mutex::new(SmallVec::new()),
             out_ty,
             hooks: OnceLock::new(),
             freed: false.into(),

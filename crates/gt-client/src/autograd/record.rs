@@ -7,8 +7,9 @@ use crate::current::with_stream_of;
 use crate::session::Session;
 use crate::stream::{RecordArg, Stream};
 use crate::value::Value;
-use gt_ir::{ArgTy, Build, Error, Op, Operand, Operands, Result, Ty, infer};
-use smallvec::SmallVec;
+use gt_ir::build::Values;
+use gt_ir::{ArgTy, Build, Error, Op, Operand, Operands, Result, Ty, infer, infer_all};
+use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
 /// A value with its place in the autograd graph.
@@ -44,14 +45,48 @@ pub fn record(op: Op, args: Operands<Var>) -> Result<Var> {
     }
 }
 
-/// Records one op in a given stream.
-pub fn record_in(session: &Arc<Session>, stream: &Arc<Stream>, op: Op, args: Operands<Var>) -> Result<Var> {
+/// Records one op and gives all its results.
+pub fn record_all(op: Op, args: Operands<Var>) -> Result<Values<Var>> {
+    if op.results(args.len()) == 1 {
+        return record(op, args).map(|var| smallvec![var]);
+    }
+    let Some(first) = args.iter().find_map(Operand::val).map(|v| v.value.clone()) else {
+        return Err(Error::Type(format!("{}: expected a tensor, got numbers alone", op.text())));
+    };
+    with_stream_of(&first, |session, stream| {
+        let Read { types: operands, list, tracked } = read(session, &op, &args)?;
+        let types = infer_all(&op, &operands)?;
+        drop(operands);
+        let tracked = tracked && op.differentiable();
+        let values = stream.record_all(session, op.clone(), &list, types)?;
+        drop(list);
+        let node = tracked.then(|| op_node(op, args, &values));
+        after_op(session)?;
+        let var = |(nr, value): (usize, Value)| {
+            let flows = value.ty.dtype.is_float();
+            let node = node.as_ref().filter(|_| flows);
+            Var { edge: node.map(|node| Edge { node: node.clone(), nr: nr as u32 }), value, owner: None }
+        };
+        Ok(values.into_iter().enumerate().map(var).collect())
+    })
+}
+
+/// Operands as the type rule and the stream take them.
+struct Read<'a> {
+    types: SmallVec<[ArgTy<'a>; 4]>,
+    list: SmallVec<[RecordArg<'a>; 4]>,
+    /// A gradient flows to one of them.
+    tracked: bool,
+}
+
+#[inline(always)]
+fn read<'a>(session: &Session, op: &Op, args: &'a Operands<Var>) -> Result<Read<'a>> {
     session.before_op()?;
     let enabled = grad_enabled();
     let mut tracked = false;
     let mut types: SmallVec<[ArgTy; 4]> = SmallVec::new();
     let mut list: SmallVec<[RecordArg; 4]> = SmallVec::new();
-    for arg in &args {
+    for arg in args {
         match arg {
             Operand::Val(v) => {
                 if v.value.stream.session_id != session.number {
@@ -70,6 +105,12 @@ pub fn record_in(session: &Arc<Session>, stream: &Arc<Stream>, op: Op, args: Ope
             }
         }
     }
+    Ok(Read { types, list, tracked })
+}
+
+/// Records one op in a given stream.
+pub fn record_in(session: &Arc<Session>, stream: &Arc<Stream>, op: Op, args: Operands<Var>) -> Result<Var> {
+    let Read { types, list, tracked } = read(session, &op, &args)?;
     let ty = infer(&op, &types)?;
     drop(types);
     let tracked = tracked && ty.dtype.is_float() && op.differentiable();
@@ -79,15 +120,15 @@ pub fn record_in(session: &Arc<Session>, stream: &Arc<Stream>, op: Op, args: Ope
         after_op(session)?;
         return Ok(Var::plain(value));
     }
-    let value = stream.record(session, op.clone(), &list, ty.clone())?;
+    let value = stream.record(session, op.clone(), &list, ty)?;
     drop(list);
-    let edge = Some(Edge { node: op_node(op, args, &value, ty), nr: 0 });
+    let edge = Some(Edge { node: op_node(op, args, std::slice::from_ref(&value)), nr: 0 });
     after_op(session)?;
     Ok(Var { value, edge, owner: None })
 }
 
-/// The node for an op whose result is `value`.
-pub(crate) fn op_node(op: Op, args: Operands<Var>, value: &Value, ty: Ty) -> Arc<Node> {
+/// The node for an op whose results are `values`.
+pub(crate) fn op_node(op: Op, args: Operands<Var>, values: &[Value]) -> Arc<Node> {
     let wanted: SmallVec<[bool; 4]> =
         args.iter().map(|arg| arg.val().is_some_and(|v| v.edge.is_some())).collect();
     let needs = op.needs_for(&wanted);
@@ -109,9 +150,9 @@ pub(crate) fn op_node(op: Op, args: Operands<Var>, value: &Value, ty: Ty) -> Arc
             }
         })
         .collect();
-    let node = Node::new(NodeKind::Op(op), kept, ty);
+    let node = Node::new(NodeKind::Op(op), kept, values[0].ty.clone());
     if needs.outs {
-        *node.out.lock() = Some(SavedValue { value: value.clone(), version: None });
+        node.outs.lock().extend(values.iter().map(|v| SavedValue { value: v.clone(), version: None }));
     }
     node
 }
@@ -136,5 +177,9 @@ impl Build for Recorder {
 
     fn emit(&mut self, op: Op, args: Operands<Var>) -> Result<Var> {
         record(op, args)
+    }
+
+    fn emit_all(&mut self, op: Op, args: Operands<Var>) -> Result<Values<Var>> {
+        record_all(op, args)
     }
 }

@@ -5,7 +5,9 @@ use super::moves::unsqueeze;
 use super::pointwise::{clamp, xlogy};
 use super::{activation, apply, bin, reduce};
 use crate::Tensor;
-use gt_ir::{Binary, DType, Op, Operand, Result, Scalar, Unary, bail};
+use crate::autograd::{Var, record_all};
+use gt_ir::{Binary, DType, Op, Operand, Operands, Result, Scalar, Unary, bail};
+use smallvec::smallvec;
 
 /// What becomes of the elements' losses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -140,7 +142,8 @@ struct Chosen {
     share: Tensor,
 }
 
-fn chosen(log_p: &Tensor, target: &Tensor, weight: Option<&Tensor>, ignore: i64) -> Result<Chosen> {
+/// Checks that class indices go with logits or log probabilities; gives the dimension of the classes.
+fn classes_of(log_p: &Tensor, target: &Tensor) -> Result<usize> {
     let classes = if log_p.ndim() == 1 { 0 } else { 1 };
     let batch: gt_ir::Shape =
         log_p.shape().iter().enumerate().filter(|(d, _)| *d != classes).map(|(_, &n)| n).collect();
@@ -159,6 +162,11 @@ fn chosen(log_p: &Tensor, target: &Tensor, weight: Option<&Tensor>, ignore: i64)
             target.dtype().name()
         );
     }
+    Ok(classes)
+}
+
+fn chosen(log_p: &Tensor, target: &Tensor, weight: Option<&Tensor>, ignore: i64) -> Result<Chosen> {
+    let classes = classes_of(log_p, target)?;
     let target = cast(target, DType::I64)?;
     let kept = bin(Binary::Ne, &target, Scalar::Int(ignore))?;
     let safe = select(&kept, &(&target).into(), &Scalar::Int(0).into())?;
@@ -207,16 +215,19 @@ fn finish(losses: &Tensor, c: &Chosen, reduction: Reduction) -> Result<Tensor> {
     match reduction {
         Reduction::None => Ok(losses.clone()),
         Reduction::Sum => reduce::sum(losses, &[], false, None),
-        Reduction::Mean => {
-            let wide = |x: &Tensor| match x.dtype() {
-                DType::F16 | DType::BF16 => cast(x, DType::F32),
-                _ => Ok(x.clone()),
-            };
-            let total = reduce::sum(&wide(losses)?, &[], false, None)?;
-            let count = reduce::sum(&wide(&c.share)?, &[], false, None)?;
-            cast(&bin(Binary::Div, &total, &count)?, losses.dtype())
-        }
+        Reduction::Mean => mean_of(losses, &c.share),
     }
+}
+
+/// The sum of losses over the sum of what each counts; halves are summed in `f32`.
+fn mean_of(losses: &Tensor, share: &Tensor) -> Result<Tensor> {
+    let wide = |x: &Tensor| match x.dtype() {
+        DType::F16 | DType::BF16 => cast(x, DType::F32),
+        _ => Ok(x.clone()),
+    };
+    let total = reduce::sum(&wide(losses)?, &[], false, None)?;
+    let count = reduce::sum(&wide(share)?, &[], false, None)?;
+    cast(&bin(Binary::Div, &total, &count)?, losses.dtype())
 }
 
 /// Cross entropy of logits. The target holds class indices, or probabilities in the shape of the logits.
@@ -235,6 +246,10 @@ pub fn cross_entropy(
         bail!(Value, "cross_entropy: expected logits with a dimension of classes, got a 0-d tensor");
     }
     let dim = if logits.ndim() == 1 { 0 } else { 1 };
+    let probabilities = target.dtype().is_float() && target.shape() == logits.shape();
+    if !probabilities && label_smoothing == 0.0 && weight.is_none() && logits.dtype().is_float() {
+        return plain_cross_entropy(logits, target, ignore, reduction);
+    }
     let log_p = activation::log_softmax(logits, dim, None)?;
     let n = logits.shape()[dim as usize] as f64;
     // Weights in the shape that goes with the classes' dimension.
@@ -243,7 +258,7 @@ pub fn cross_entropy(
         sizes.resize(logits.ndim() - dim as usize, 1);
         super::moves::reshape(w, &sizes)
     };
-    if target.dtype().is_float() && target.shape() == logits.shape() {
+    if probabilities {
         let mut t = target.clone();
         if label_smoothing > 0.0 {
             t = bin(Binary::Add, &bin(Binary::Mul, &t, 1.0 - label_smoothing)?, label_smoothing / n)?;
@@ -269,6 +284,31 @@ pub fn cross_entropy(
     let (hard, soft) =
         (bin(Binary::Mul, &losses, 1.0 - label_smoothing)?, bin(Binary::Mul, &smooth, label_smoothing / n)?);
     finish(&bin(Binary::Add, &hard, &soft)?, &c, reduction)
+}
+
+/// Cross entropy of class indices, as one instruction before the reduction.
+fn plain_cross_entropy(
+    logits: &Tensor,
+    target: &Tensor,
+    ignore: i64,
+    reduction: Reduction,
+) -> Result<Tensor> {
+    let classes = classes_of(logits, target)?;
+    let rows = match classes + 1 == logits.ndim() {
+        true => logits.clone(),
+        false => super::moves::movedim(logits, &[classes as i64], &[-1])?,
+    };
+    let mut args: Operands<Var> = smallvec![Operand::Val(rows.var()?), Operand::Val(target.var()?)];
+    args.push(Scalar::Int(ignore).into());
+    let losses = Tensor::from_var(record_all(Op::CrossEntropy, args)?.swap_remove(0));
+    match reduction {
+        Reduction::None => Ok(losses),
+        Reduction::Sum => reduce::sum(&losses, &[], false, None),
+        Reduction::Mean => {
+            let kept = bin(Binary::Ne, &cast(target, DType::I64)?, Scalar::Int(ignore))?;
+            mean_of(&losses, &cast(&kept, logits.dtype())?)
+        }
+    }
 }
 
 /// Kullback-Leibler divergence of a target (or its logarithm) from log probabilities.

@@ -2,6 +2,7 @@
 
 pub mod activation;
 pub mod arith;
+pub mod attention;
 pub mod create;
 pub mod einsum;
 pub mod index;
@@ -10,10 +11,12 @@ pub mod join;
 pub mod linalg;
 pub mod loss;
 pub mod moves;
+pub mod norm;
 pub mod optim;
 pub mod pointwise;
 pub mod reduce;
 pub mod scatter;
+pub mod sort;
 pub mod stat;
 
 use crate::Tensor;
@@ -30,6 +33,12 @@ pub(crate) fn apply(op: Op, args: &[&Tensor]) -> Result<Tensor> {
         list.push(Operand::Val(t.var()?));
     }
     crate::autograd::record(op, list).map(Tensor::from_var)
+}
+
+/// Records one op on tensors and wraps all its results.
+pub(crate) fn apply_all(op: Op, args: &[&Tensor]) -> Result<Vec<Tensor>> {
+    let list: Operands<Var> = args.iter().map(|t| t.var().map(Operand::Val)).collect::<Result<_>>()?;
+    Ok(crate::autograd::record_all(op, list)?.into_iter().map(Tensor::from_var).collect())
 }
 
 /// A tensor operand or a number as the recorder takes it.

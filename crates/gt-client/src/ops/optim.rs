@@ -1,9 +1,10 @@
-//! Optimizer steps: all parameters in one call, after which the program may be sealed (C3).
+//! Optimizer steps: all parameters in one call and, where they are alike, one instruction, after which the program may be sealed (C3).
 
 use crate::Tensor;
-use crate::autograd::{GradMode, Recorder, Var};
+use crate::autograd::{GradMode, Var, record_all};
 use crate::current::current_stream;
-use gt_ir::{Binary, Build, Operand, Result, Unary, bail};
+use gt_ir::{Binary, Op, Operand, Operands, Result, bail};
+use std::collections::BTreeMap;
 
 /// Settings of stochastic gradient descent.
 #[derive(Clone, Debug)]
@@ -38,13 +39,9 @@ pub struct AdamState {
     pub largest: Option<Tensor>,
 }
 
-fn num(x: &Var, op: Binary, n: f64) -> Result<Var> {
-    Recorder.bin(op, x, n)
-}
-
-/// The gradient as the step sees it: negated when maximizing, with weight decay added.
-fn prepared(p: &Var, g: &Tensor, maximize: bool, decay: f64) -> Result<Var> {
-    let mut g = g.var()?;
+/// A parameter and its gradient as operands; their types are one.
+fn pair(args: &mut Operands<Var>, p: &Tensor, g: &Tensor) -> Result<()> {
+    let (p, g) = (p.var()?, g.var()?);
     if g.value.ty != p.value.ty {
         bail!(
             Runtime,
@@ -53,18 +50,15 @@ fn prepared(p: &Var, g: &Tensor, maximize: bool, decay: f64) -> Result<Var> {
             p.value.ty
         );
     }
-    if maximize {
-        g = Recorder.un(Unary::Neg, &g)?;
-    }
-    if decay != 0.0 {
-        let shrink = num(p, Binary::Mul, decay)?;
-        g = Recorder.add(&g, &shrink)?;
-    }
-    Ok(g)
+    args.extend([Operand::Val(p), Operand::Val(g)]);
+    Ok(())
 }
 
-fn write(t: &Tensor, v: Var) -> Result<()> {
-    t.write(Operand::Val(Var::plain(v.value)))
+fn write(t: &Tensor, v: Option<Var>) -> Result<()> {
+    match v {
+        Some(v) => t.write(Operand::Val(Var::plain(v.value))),
+        None => bail!(Runtime, "optimizer step: a result is missing"),
+    }
 }
 
 /// Marks the end of a step in the stream the parameters' session has on this thread.
@@ -87,34 +81,41 @@ pub fn sgd_step(
         bail!(Value, "sgd: {} parameters, got {} gradients", params.len(), grads.len());
     }
     let _mode = GradMode::set(false);
-    for (i, p) in params.iter().enumerate() {
-        let Some(g) = &grads[i] else { continue };
-        let old = p.var()?;
-        let mut d = prepared(&old, g, o.maximize, o.weight_decay)?;
-        if o.momentum != 0.0 {
-            let speed = match &buffers[i] {
-                None => {
-                    buffers[i] = Some(Tensor::from_value(d.value.clone()));
-                    d.clone()
-                }
-                Some(buffer) => {
-                    let kept = num(&buffer.var()?, Binary::Mul, o.momentum)?;
-                    let push =
-                        if o.dampening == 0.0 { d.clone() } else { num(&d, Binary::Mul, 1.0 - o.dampening)? };
-                    let speed = Recorder.add(&kept, &push)?;
-                    write(buffer, speed.clone())?;
-                    speed
-                }
-            };
-            d = if o.nesterov {
-                let ahead = num(&speed, Binary::Mul, o.momentum)?;
-                Recorder.add(&d, &ahead)?
-            } else {
-                speed
-            };
+    let momentum = o.momentum != 0.0;
+    for first in [false, true] {
+        // Parameters that have a speed already, then those that get one.
+        let fits = |i: &usize| grads[*i].is_some() && (momentum && buffers[*i].is_none()) == first;
+        let group: Vec<usize> = (0..params.len()).filter(fits).collect();
+        if group.is_empty() {
+            continue;
         }
-        let change = num(&d, Binary::Mul, o.lr)?;
-        write(p, Recorder.bin(Binary::Sub, &old, &change)?)?;
+        let op = Op::Sgd {
+            momentum,
+            first,
+            dampened: momentum && o.dampening != 0.0,
+            nesterov: momentum && o.nesterov,
+            maximize: o.maximize,
+            decay: o.weight_decay != 0.0,
+        };
+        let numbers = [o.lr, o.momentum, 1.0 - o.dampening, o.weight_decay];
+        let mut args: Operands<Var> = numbers.into_iter().map(Operand::from).collect();
+        for &i in &group {
+            let Some(g) = &grads[i] else { continue };
+            pair(&mut args, &params[i], g)?;
+            if let (true, false, Some(speed)) = (momentum, first, &buffers[i]) {
+                args.push(Operand::Val(speed.var()?));
+            }
+        }
+        let mut outs = record_all(op, args)?.into_iter();
+        for &i in &group {
+            write(&params[i], outs.next())?;
+            if momentum {
+                match &buffers[i] {
+                    Some(speed) => write(speed, outs.next())?,
+                    None => buffers[i] = outs.next().map(Tensor::from_var),
+                }
+            }
+        }
     }
     end_step(params)
 }
@@ -136,43 +137,50 @@ pub fn adam_step(
         );
     }
     let _mode = GradMode::set(false);
-    let (b1, b2) = o.betas;
-    for (i, p) in params.iter().enumerate() {
-        let Some(g) = &grads[i] else { continue };
-        let mut old = p.var()?;
-        let g = prepared(&old, g, o.maximize, if o.decoupled { 0.0 } else { o.weight_decay })?;
-        if o.decoupled && o.weight_decay != 0.0 {
-            old = num(&old, Binary::Mul, 1.0 - o.lr * o.weight_decay)?;
-        }
+    // Parameters that have taken equally many steps go together.
+    let mut groups: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    for i in (0..params.len()).filter(|&i| grads[i].is_some()) {
         let state = match &mut states[i] {
             Some(state) => state,
             empty => {
-                let zero = || super::create::zeros_like(p, None);
+                let zero = || super::create::zeros_like(&params[i], None);
                 let largest = if o.amsgrad { Some(zero()?) } else { None };
                 empty.insert(AdamState { step: 0, mean: zero()?, square: zero()?, largest })
             }
         };
         state.step += 1;
-        let t = state.step as f64;
-        let m = state.mean.var()?;
-        let gap = Recorder.bin(Binary::Sub, &g, &m)?;
-        let mean = Recorder.add(&m, &num(&gap, Binary::Mul, 1.0 - b1)?)?;
-        let kept = num(&state.square.var()?, Binary::Mul, b2)?;
-        let g2 = Recorder.mul(&g, &g)?;
-        let square = Recorder.add(&kept, &num(&g2, Binary::Mul, 1.0 - b2)?)?;
-        write(&state.mean, mean.clone())?;
-        write(&state.square, square.clone())?;
-        let mut second = square;
-        if let Some(largest) = &state.largest {
-            second = Recorder.bin(Binary::Max, &largest.var()?, &second)?;
-            write(largest, second.clone())?;
+        groups.entry(state.step).or_default().push(i);
+    }
+    let (b1, b2) = o.betas;
+    for (step, group) in groups {
+        let t = step as f64;
+        let shrink = if o.decoupled { 1.0 - o.lr * o.weight_decay } else { o.weight_decay };
+        let numbers =
+            [o.lr / (1.0 - b1.powf(t)), shrink, o.eps, (1.0 - b2.powf(t)).sqrt(), 1.0 - b1, b2, 1.0 - b2];
+        for amsgrad in [false, true] {
+            let keeps = |i: &usize| states[*i].as_ref().is_some_and(|s| s.largest.is_some() == amsgrad);
+            let group: Vec<usize> = group.iter().copied().filter(keeps).collect();
+            if group.is_empty() {
+                continue;
+            }
+            let decay = o.weight_decay != 0.0;
+            let op = Op::Adam { decoupled: o.decoupled, amsgrad, maximize: o.maximize, decay };
+            let mut args: Operands<Var> = numbers.into_iter().map(Operand::from).collect();
+            for &i in &group {
+                let (Some(g), Some(state)) = (&grads[i], &states[i]) else { continue };
+                pair(&mut args, &params[i], g)?;
+                for t in [&state.mean, &state.square].into_iter().chain(&state.largest) {
+                    args.push(Operand::Val(t.var()?));
+                }
+            }
+            let mut outs = record_all(op, args)?.into_iter();
+            for &i in &group {
+                let Some(state) = &states[i] else { continue };
+                for t in [&params[i], &state.mean, &state.square].into_iter().chain(&state.largest) {
+                    write(t, outs.next())?;
+                }
+            }
         }
-        let root = Recorder.un(Unary::Sqrt, &second)?;
-        let root = num(&root, Binary::Div, (1.0 - b2.powf(t)).sqrt())?;
-        let denominator = num(&root, Binary::Add, o.eps)?;
-        let ratio = Recorder.bin(Binary::Div, &mean, &denominator)?;
-        let change = num(&ratio, Binary::Mul, o.lr / (1.0 - b1.powf(t)))?;
-        write(p, Recorder.bin(Binary::Sub, &old, &change)?)?;
     }
     end_step(params)
 }
@@ -192,7 +200,7 @@ pub fn clip_grad_norm(grads: &[Tensor], max_norm: f64, p: f64) -> Result<Option<
     let scale = super::pointwise::clamp(&scale, None, Some(&1.0.into()))?;
     for g in grads {
         let scaled = super::bin(Binary::Mul, g, &super::arith::cast(&scale, g.dtype())?)?;
-        write(g, scaled.var()?)?;
+        write(g, Some(scaled.var()?))?;
     }
     Ok(Some(total))
 }

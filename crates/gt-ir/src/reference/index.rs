@@ -3,7 +3,8 @@
 use super::RefArg;
 use crate::host::{HostTensor, ravel, unravel};
 use crate::op::ScatterMode;
-use crate::{Kind, Result, Scalar, Ty, bail};
+use crate::{DType, Kind, Result, Scalar, Ty, bail};
+use std::cmp::Ordering;
 
 /// An index as a position in 0..n, or the error a person sees. `wraps`: negative ones count from the end.
 fn position(index: i64, n: usize, dim: usize, wraps: bool) -> Result<usize> {
@@ -133,4 +134,36 @@ impl Elements {
     fn rounded(self, ty: &Ty) -> HostTensor {
         HostTensor::from_scalars(ty, self.values)
     }
+}
+
+/// The first `k` elements along `dim` in order, and where they were. Equals keep their order; NaN is the largest.
+pub(super) fn sort(x: &HostTensor, dim: usize, descending: bool, k: usize) -> Vec<HostTensor> {
+    let mut ty = x.ty.clone();
+    ty.shape[dim] = k;
+    let mut values = HostTensor::zeros(&ty);
+    let mut indices = HostTensor::zeros(&Ty { dtype: DType::I64, shape: ty.shape.clone() });
+    let order = |a: Scalar, b: Scalar| match x.ty.dtype.kind() {
+        Kind::Float => match (a.as_f64(), b.as_f64()) {
+            (a, b) if a.is_nan() || b.is_nan() => a.is_nan().cmp(&b.is_nan()),
+            (a, b) => a.partial_cmp(&b).unwrap_or(Ordering::Equal),
+        },
+        Kind::Int | Kind::Bool => a.as_i64().cmp(&b.as_i64()),
+    };
+    for i in 0..values.numel() {
+        let mut at = unravel(i, &ty.shape);
+        let place = std::mem::replace(&mut at[dim], 0);
+        let element = |j: usize| {
+            let mut at = at.clone();
+            at[dim] = j;
+            x.get(ravel(&at, &x.ty.shape))
+        };
+        let mut row: Vec<usize> = (0..x.ty.shape[dim]).collect();
+        row.sort_by(|&a, &b| {
+            let order = order(element(a), element(b));
+            if descending { order.reverse() } else { order }
+        });
+        values.set(i, element(row[place]));
+        indices.set(i, Scalar::Int(row[place] as i64));
+    }
+    vec![values, indices]
 }

@@ -3,6 +3,7 @@
 //! A number among the operands of elementwise arithmetic is first rounded to the computing type: f64 for f64 tensors,
 //! f32 for the other floating-point types, the element type itself for integers and bool.
 
+mod composite;
 mod elementwise;
 mod index;
 mod moves;
@@ -10,7 +11,7 @@ mod reduce;
 mod types;
 
 use crate::host::HostTensor;
-use crate::infer::{ArgTy, infer};
+use crate::infer::{ArgTy, infer_all};
 use crate::op::Op;
 use crate::philox;
 use crate::program::{Arg, Slot, Structure};
@@ -51,8 +52,13 @@ impl<'a> Reads<'a> {
     }
 }
 
-/// The result of one instruction.
+/// The (first) result of one instruction.
 pub fn eval(op: &Op, args: &[RefArg]) -> Result<HostTensor> {
+    eval_all(op, args).map(|mut outs| outs.swap_remove(0))
+}
+
+/// The results of one instruction.
+pub fn eval_all(op: &Op, args: &[RefArg]) -> Result<Vec<HostTensor>> {
     let arg_types: Vec<ArgTy> = args
         .iter()
         .map(|arg| match arg {
@@ -60,7 +66,21 @@ pub fn eval(op: &Op, args: &[RefArg]) -> Result<HostTensor> {
             RefArg::Num(_) | RefArg::Data(_) => ArgTy::Num,
         })
         .collect();
-    infer(op, &arg_types)?;
+    infer_all(op, &arg_types)?;
+    match op {
+        Op::Sort { dim, descending } => {
+            let x = Reads { op, args }.val(0)?;
+            Ok(index::sort(x, *dim, *descending, x.ty.shape[*dim]))
+        }
+        Op::TopK { dim, k, largest } => Ok(index::sort(Reads { op, args }.val(0)?, *dim, *largest, *k)),
+        // Softmax has a meaning of its own here, against which its decomposition is held.
+        Op::Softmax { .. } | Op::LogSoftmax { .. } => eval_one(op, args).map(|out| vec![out]),
+        op if op.is_composite() => composite::eval(op, args),
+        op => eval_one(op, args).map(|out| vec![out]),
+    }
+}
+
+fn eval_one(op: &Op, args: &[RefArg]) -> Result<HostTensor> {
     let ty = types::result(op, args);
     let a = Reads { op, args };
     match op {
@@ -113,6 +133,15 @@ pub fn eval(op: &Op, args: &[RefArg]) -> Result<HostTensor> {
         Op::Scatter { dim, mode } => index::scatter(op.text(), a.val(0)?, a.val(1)?, args[2], *dim, *mode),
         Op::Take { dim } => index::take(op.text(), a.val(0)?, a.val(1)?, *dim, &ty),
         Op::TakePut { dim, mode } => index::take_put(op.text(), a.val(0)?, a.val(1)?, a.val(2)?, *dim, *mode),
+        Op::Sort { .. }
+        | Op::TopK { .. }
+        | Op::RmsNorm { .. }
+        | Op::LayerNorm { .. }
+        | Op::CrossEntropy
+        | Op::Attention { .. }
+        | Op::AttentionGrad { .. }
+        | Op::Sgd { .. }
+        | Op::Adam { .. } => bail!(Value, "{}: is evaluated elsewhere", op.text()),
         Op::Softmax { dim } => Ok(reduce::softmax(a.val(0)?, *dim, false)),
         Op::LogSoftmax { dim } => Ok(reduce::softmax(a.val(0)?, *dim, true)),
     }
@@ -157,8 +186,8 @@ pub fn run(
                 },
             })
             .collect();
-        let out = eval(&instr.op, &args).map_err(|e| (i, e))?;
-        values.push(out);
+        let outs = eval_all(&instr.op, &args).map_err(|e| (i, e))?;
+        values.extend(outs);
     }
     Ok(structure.outs.iter().map(|&v| values[v as usize].clone()).collect())
 }

@@ -5,7 +5,7 @@ use crate::elementwise::Gives;
 use crate::op::{Op, View};
 use crate::{DType, Shape, Ty};
 
-/// The type of the result of an op that `infer` has accepted.
+/// The type of the (first) result of an op that `infer` has accepted.
 pub(super) fn result(op: &Op, args: &[RefArg]) -> Ty {
     let tensors: Vec<&Ty> =
         args.iter().filter_map(|a| if let RefArg::Val(v) = a { Some(&v.ty) } else { None }).collect();
@@ -16,8 +16,22 @@ pub(super) fn result(op: &Op, args: &[RefArg]) -> Ty {
             Ty { dtype: *dtype, shape: shape.clone() }
         }
         Op::Arange { len, dtype } => Ty::new(*dtype, [*len]),
-        Op::Unary(_) | Op::Flip { .. } | Op::Scan { .. } => same(0),
+        Op::Unary(_) | Op::Flip { .. } | Op::Scan { .. } | Op::Sort { .. } => same(0),
+        Op::TopK { dim, k, .. } => {
+            let mut shape = tensors[0].shape.to_vec();
+            shape[*dim] = *k;
+            like(0, shape)
+        }
         Op::Softmax { .. } | Op::LogSoftmax { .. } => same(0),
+        Op::RmsNorm { .. } | Op::LayerNorm { .. } | Op::AttentionGrad { .. } => same(0),
+        Op::Sgd { .. } | Op::Adam { .. } => same(0),
+        Op::CrossEntropy => like(0, tensors[1].shape.to_vec()),
+        Op::Attention { .. } => {
+            let mut shape = tensors[0].shape.to_vec();
+            shape.pop();
+            shape.extend(tensors[2].shape.last());
+            like(0, shape)
+        }
         Op::Put { .. } | Op::Scatter { .. } | Op::TakePut { .. } => same(0),
         Op::Binary(op) => {
             let shape = stretched(&tensors);

@@ -3,6 +3,7 @@
 //! Values are drawn from each op's domain, where a wrong answer shows: distinct, away from kinks, jumps and saturation.
 //! The same seed gives the same samples.
 
+mod composites;
 mod draw;
 mod ops;
 mod programs;
@@ -29,7 +30,8 @@ pub enum SampleArg {
 pub struct Sample {
     pub op: Op,
     pub args: Vec<SampleArg>,
-    /// How many times the op can be differentiated at these operands: 0 where several writers meet in one element,
+    /// How many times the op can be differentiated at these operands: 0 where several writers meet in one element or
+    /// the op has no gradient,
     /// 1 where the rule for second derivatives does not hold (products with zeros), else 2.
     pub orders: u8,
 }
@@ -58,9 +60,9 @@ impl Sample {
             .collect()
     }
 
-    /// The right answer.
-    pub fn eval(&self) -> Result<HostTensor> {
-        reference::eval(&self.op, &self.ref_args())
+    /// The right answer: one tensor per result.
+    pub fn eval(&self) -> Result<Vec<HostTensor>> {
+        reference::eval_all(&self.op, &self.ref_args())
     }
 
     /// The op and the types of its operands, for messages.
@@ -111,9 +113,25 @@ fn next(op: &Op) -> Option<Op> {
         Op::Gather { .. } => Op::Scatter { dim: 0, mode: ScatterMode::Set },
         Op::Scatter { .. } => Op::Take { dim: 0 },
         Op::Take { .. } => Op::TakePut { dim: 0, mode: ScatterMode::Set },
-        Op::TakePut { .. } => Op::Softmax { dim: 0 },
+        Op::TakePut { .. } => Op::Sort { dim: 0, descending: false },
+        Op::Sort { .. } => Op::TopK { dim: 0, k: 0, largest: false },
+        Op::TopK { .. } => Op::Softmax { dim: 0 },
         Op::Softmax { .. } => Op::LogSoftmax { dim: 0 },
-        Op::LogSoftmax { .. } => return None,
+        Op::LogSoftmax { .. } => Op::RmsNorm { dims: 1 },
+        Op::RmsNorm { .. } => Op::LayerNorm { dims: 1 },
+        Op::LayerNorm { .. } => Op::CrossEntropy,
+        Op::CrossEntropy => Op::Attention { causal: false },
+        Op::Attention { .. } => Op::AttentionGrad { causal: false },
+        Op::AttentionGrad { .. } => Op::Sgd {
+            momentum: false,
+            first: false,
+            dampened: false,
+            nesterov: false,
+            maximize: false,
+            decay: false,
+        },
+        Op::Sgd { .. } => Op::Adam { decoupled: false, amsgrad: false, maximize: false, decay: false },
+        Op::Adam { .. } => return None,
     })
 }
 

@@ -1,7 +1,7 @@
 //! Sample instances of every op.
 
 use super::draw::{Rng, draw, draw_apart, draw_index};
-use super::{MODES, REDUCES, Sample, SampleArg, kinds};
+use super::{MODES, REDUCES, Sample, SampleArg, composites, kinds};
 use crate::elementwise::{Binary, Unary};
 use crate::host::HostTensor;
 use crate::op::{ArgKind, Dist, Op, ReduceKind, ScanKind, ScatterMode, View};
@@ -24,17 +24,22 @@ fn shapes() -> Vec<Shape> {
 }
 
 /// Collects samples; `all` puts every shape in f64 and a few in each other type.
-struct Samples {
-    rng: Rng,
+pub(super) struct Samples {
+    pub rng: Rng,
     out: Vec<Sample>,
 }
 
 impl Samples {
-    fn push(&mut self, op: Op, args: Vec<SampleArg>) {
+    pub fn push(&mut self, op: Op, args: Vec<SampleArg>) {
         self.out.push(Sample { op, args, orders: 2 });
     }
 
-    fn val(&mut self, dtype: DType, shape: &Shape, domain: (f64, f64)) -> SampleArg {
+    /// An instance that has no gradient.
+    pub fn push_flat(&mut self, op: Op, args: Vec<SampleArg>) {
+        self.out.push(Sample { op, args, orders: 0 });
+    }
+
+    pub fn val(&mut self, dtype: DType, shape: &Shape, domain: (f64, f64)) -> SampleArg {
         SampleArg::Val(draw(&mut self.rng, &Ty { dtype, shape: shape.clone() }, domain))
     }
 
@@ -43,7 +48,7 @@ impl Samples {
     }
 
     /// Runs over element types with the items to try in each: all of them in f64, some elsewhere.
-    fn each<T: Clone>(
+    pub fn each<T: Clone>(
         &mut self,
         accepts: impl Fn(DType) -> bool,
         items: &[T],
@@ -161,8 +166,17 @@ pub fn samples(seed: u64) -> Vec<Sample> {
                 s.push(Op::Take { dim }, vec![x, index]);
             }),
             Op::TakePut { .. } => take_put(&mut s),
+            Op::Sort { .. } => sort(&mut s, |dim, _, descending| Op::Sort { dim, descending }),
+            Op::TopK { .. } => sort(&mut s, |dim, k, largest| Op::TopK { dim, k, largest }),
             Op::Softmax { .. } => softmax(&mut s, |dim| Op::Softmax { dim }),
             Op::LogSoftmax { .. } => softmax(&mut s, |dim| Op::LogSoftmax { dim }),
+            Op::RmsNorm { .. } => composites::norm(&mut s, |dims| Op::RmsNorm { dims }, 1),
+            Op::LayerNorm { .. } => composites::norm(&mut s, |dims| Op::LayerNorm { dims }, 2),
+            Op::CrossEntropy => composites::cross_entropy(&mut s),
+            Op::Attention { .. } => composites::attention(&mut s),
+            Op::AttentionGrad { .. } => composites::attention_grad(&mut s),
+            Op::Sgd { .. } => composites::sgd(&mut s),
+            Op::Adam { .. } => composites::adam(&mut s),
         }
     }
     s.out
@@ -514,6 +528,27 @@ fn take_put(s: &mut Samples) {
                 },
             );
         }
+    }
+}
+
+fn sort(s: &mut Samples, op: impl Fn(usize, usize, bool) -> Op) {
+    let cases: [(Shape, usize, usize); 6] = [
+        ([6].into(), 0, 4),
+        ([1].into(), 0, 1),
+        ([3, 5].into(), 1, 2),
+        ([4, 3].into(), 0, 4),
+        ([2, 5, 3].into(), 1, 3),
+        ([0, 4].into(), 1, 0),
+    ];
+    for reversed in [false, true] {
+        s.each(
+            |_| true,
+            &cases,
+            |s, dtype, (shape, dim, k)| {
+                let x = s.val(dtype, &shape, WIDE);
+                s.push(op(dim, k, reversed), vec![x]);
+            },
+        );
     }
 }
 

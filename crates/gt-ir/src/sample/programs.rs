@@ -7,7 +7,7 @@ use crate::host::{HostTensor, close, tolerance};
 use crate::infer::view_shape;
 use crate::op::{ArgKind, Dist, Op, ReduceKind, ScanKind, View};
 use crate::program::{Arg, Args, Input, Instr, Slot, Structure};
-use crate::reference::{RefArg, eval};
+use crate::reference::{RefArg, eval_all};
 use crate::{DType, Ints, Kind, Scalar, Shape, Ty};
 use std::sync::Arc;
 
@@ -139,7 +139,7 @@ impl Maker {
         if dtype.is_float() && self.rng.one_in(4) { self.rng.pick(&[0.0, 1.0, 0.5, 2.0]).into() } else { x }
     }
 
-    /// Appends an instruction if its result is finite, small and well conditioned, and gives its value.
+    /// Appends an instruction if its results are finite, small and well conditioned, and gives the first.
     fn emit(&mut self, op: Op, given: Vec<Given>) -> Option<u32> {
         let run = |values: &[HostTensor]| {
             let args: Vec<RefArg> = given
@@ -150,30 +150,33 @@ impl Maker {
                     Given::Data(bytes) => RefArg::Data(bytes),
                 })
                 .collect();
-            eval(&op, &args).ok()
+            eval_all(&op, &args).ok()
         };
-        let value = run(&self.values)?;
-        if value.numel() > MAX_NUMEL || self.values.len() > 4000 {
+        let values = run(&self.values)?;
+        if values.iter().any(|v| v.numel() > MAX_NUMEL) || self.values.len() > 4000 {
             return None;
         }
         let mut shaken = run(&self.shaken)?;
-        if value.ty.dtype.is_float() {
+        for (value, shaken) in values.iter().zip(&mut shaken).filter(|(v, _)| v.ty.dtype.is_float()) {
             if value.to_f64s().iter().any(|x| !x.is_finite() || x.abs() > MAX_FLOAT) {
                 return None;
             }
             if rounds(&op) {
-                self.shake(&mut shaken);
+                self.shake(shaken);
             }
         }
         let exact = |arg: &Given| match arg {
             Given::Val(v) => self.values[*v as usize] == self.shaken[*v as usize],
             Given::Num(_) | Given::Data(_) => true,
         };
-        if (jumps(&op) || !value.ty.dtype.is_float()) && !given.iter().all(exact) {
+        let stepped = values.iter().any(|v| !v.ty.dtype.is_float());
+        if (jumps(&op) || stepped) && !given.iter().all(exact) {
             return None;
         }
-        let (rtol, atol) = tolerance(value.ty.dtype);
-        close(&value, &shaken, 2.0 * rtol, 2.0 * atol).ok()?;
+        for (value, shaken) in values.iter().zip(&shaken) {
+            let (rtol, atol) = tolerance(value.ty.dtype);
+            close(value, shaken, 2.0 * rtol, 2.0 * atol).ok()?;
+        }
 
         let mut args = Args::new();
         for (i, arg) in given.into_iter().enumerate() {
@@ -195,9 +198,10 @@ impl Maker {
             self.slots.push(slot);
         }
         self.structure.instrs.push(Instr { op, args });
-        self.values.push(value);
-        self.shaken.push(shaken);
-        Some(self.values.len() as u32 - 1)
+        let first = self.values.len() as u32;
+        self.values.extend(values);
+        self.shaken.extend(shaken);
+        Some(first)
     }
 
     /// Moves every element by about a unit in the last place.
@@ -376,9 +380,114 @@ impl Maker {
                 let mode = self.rng.pick(&MODES);
                 self.emit(Op::TakePut { dim, mode }, vec![Given::Val(x), Given::Val(index), Given::Val(src)])
             }
+            Op::Sort { .. } if rank > 0 => {
+                self.emit(Op::Sort { dim, descending: keepdim }, vec![Given::Val(x)])
+            }
+            Op::TopK { .. } if rank > 0 => {
+                let k = self.rng.below(shape[dim] + 1);
+                self.emit(Op::TopK { dim, k, largest: keepdim }, vec![Given::Val(x)])
+            }
+            Op::Sort { .. } | Op::TopK { .. } => None,
             Op::Softmax { .. } => self.emit(Op::Softmax { dim }, vec![Given::Val(x)]),
             Op::LogSoftmax { .. } => self.emit(Op::LogSoftmax { dim }, vec![Given::Val(x)]),
+            Op::RmsNorm { .. } | Op::LayerNorm { .. } if rank > 0 => {
+                let dims = 1 + self.rng.below(rank);
+                let trailing = Ty { dtype, shape: shape[rank - dims..].into() };
+                let (op, most) = match kind {
+                    Op::RmsNorm { .. } => (Op::RmsNorm { dims }, 1),
+                    _ => (Op::LayerNorm { dims }, 2),
+                };
+                let mut args = vec![Given::Val(x), Given::Num(Scalar::Float(0.1))];
+                for _ in 0..self.rng.below(most + 1) {
+                    args.push(Given::Val(self.some(&trailing)?));
+                }
+                self.emit(op, args)
+            }
+            Op::CrossEntropy if rank > 0 && shape[rank - 1] > 0 => {
+                let target = self.index(shape[rank - 1], &shape[..rank - 1].into())?;
+                let ignored = self.rng.pick(&[-100, 0, 1]);
+                self.emit(
+                    Op::CrossEntropy,
+                    vec![Given::Val(x), Given::Val(target), Given::Num(Scalar::Int(ignored))],
+                )
+            }
+            Op::Attention { .. } | Op::AttentionGrad { .. } => {
+                let fits = rank >= 3 && dtype.is_float() && shape.numel() <= 100;
+                self.attention(fits.then_some(x), matches!(kind, Op::AttentionGrad { .. }), keepdim)
+            }
+            Op::Sgd { .. } | Op::Adam { .. } if dtype.is_float() => {
+                self.optimizer(x, &Ty { dtype, shape }, matches!(kind, Op::Sgd { .. }))
+            }
+            Op::RmsNorm { .. } | Op::LayerNorm { .. } | Op::CrossEntropy => None,
+            Op::Sgd { .. } | Op::Adam { .. } => None,
         }
+    }
+
+    /// An attention of `q`, or of a new tensor, or its gradient.
+    fn attention(&mut self, q: Option<u32>, grad: bool, causal: bool) -> Option<u32> {
+        let q = match q {
+            Some(q) => q,
+            None => {
+                let dtype = if self.main.is_float() { self.main } else { DType::F32 };
+                self.some(&Ty::new(dtype, [2, 3, 2]))?
+            }
+        };
+        let Ty { dtype, shape } = self.ty(q).clone();
+        let rank = shape.len();
+        let (columns, e) = (1 + self.rng.below(4), 1 + self.rng.below(3));
+        let heads = if self.rng.one_in(2) && shape[rank - 3] > 0 { 1 } else { shape[rank - 3] };
+        let batch = &shape[..rank - 3];
+        let side = |n: usize| -> Ty {
+            Ty { dtype, shape: batch.iter().copied().chain([heads, columns, n]).collect() }
+        };
+        let (k, v) = (self.some(&side(shape[rank - 1]))?, self.some(&side(e))?);
+        let mut args = vec![Given::Val(q), Given::Val(k), Given::Val(v)];
+        if grad {
+            let lse: Shape = shape[..rank - 1].into();
+            let out: Shape = lse.iter().copied().chain([e]).collect();
+            args.push(Given::Val(self.some(&Ty { dtype, shape: out.clone() })?));
+            let wide = crate::composite::wide(dtype);
+            args.push(Given::Val(self.random(Dist::Uniform, lse, wide)?));
+            args.push(Given::Val(self.some(&Ty { dtype, shape: out })?));
+        }
+        args.push(Given::Num(Scalar::Float(0.5)));
+        if self.rng.one_in(2) {
+            args.push(Given::Val(self.some(&Ty::new(dtype, [shape[rank - 2], columns]))?));
+        }
+        let op = if grad { Op::AttentionGrad { causal } } else { Op::Attention { causal } };
+        self.emit(op, args)
+    }
+
+    /// A step of one or two parameters of one type.
+    fn optimizer(&mut self, p: u32, ty: &Ty, sgd: bool) -> Option<u32> {
+        let mut flag = || self.rng.one_in(2);
+        let (op, numbers) = if sgd {
+            let (momentum, nesterov, maximize, decay) = (flag(), flag(), flag(), flag());
+            let op = Op::Sgd {
+                momentum,
+                first: momentum && flag(),
+                dampened: momentum && flag(),
+                nesterov: momentum && nesterov,
+                maximize,
+                decay,
+            };
+            (op, vec![0.1, 0.9, 0.7, 0.05])
+        } else {
+            let op = Op::Adam { decoupled: flag(), amsgrad: flag(), maximize: flag(), decay: flag() };
+            (op, vec![0.1, 0.95, 1e-2, 0.4, 0.1, 0.98, 0.02])
+        };
+        let mut args: Vec<Given> = numbers.into_iter().map(|x| Given::Num(Scalar::Float(x))).collect();
+        for k in 0..1 + self.rng.below(2) {
+            args.push(Given::Val(if k == 0 { p } else { self.some(ty)? }));
+            for i in 1..op.group() {
+                // Squares are not negative.
+                args.push(Given::Val(match i {
+                    1 | 2 => self.some(ty)?,
+                    _ => self.random(Dist::Uniform, ty.shape.clone(), ty.dtype)?,
+                }));
+            }
+        }
+        self.emit(op, args)
     }
 
     /// The other operand of an elementwise op: something that broadcasts, or a number.
@@ -483,7 +592,7 @@ fn jumps(op: &Op) -> bool {
             matches!(op, Unary::Sign | Unary::Floor | Unary::Ceil | Unary::Round | Unary::Trunc)
         }
         Op::Binary(op) => matches!(op, Binary::FloorDiv | Binary::Rem) || op.gives() == Gives::Bool,
-        Op::ArgReduce { .. } => true,
+        Op::ArgReduce { .. } | Op::Sort { .. } | Op::TopK { .. } => true,
         Op::Cast(to) => !to.is_float(),
         Op::Full { .. }
         | Op::Arange { .. }
@@ -503,7 +612,14 @@ fn jumps(op: &Op) -> bool {
         | Op::Take { .. }
         | Op::TakePut { .. }
         | Op::Softmax { .. }
-        | Op::LogSoftmax { .. } => false,
+        | Op::LogSoftmax { .. }
+        | Op::RmsNorm { .. }
+        | Op::LayerNorm { .. }
+        | Op::CrossEntropy
+        | Op::Attention { .. }
+        | Op::AttentionGrad { .. }
+        | Op::Sgd { .. }
+        | Op::Adam { .. } => false,
     }
 }
 
@@ -517,6 +633,8 @@ fn rounds(op: &Op) -> bool {
         Op::Scatter { .. } | Op::TakePut { .. } => true,
         Op::Arange { .. } | Op::Scan { .. } | Op::Matmul { .. } => true,
         Op::Softmax { .. } | Op::LogSoftmax { .. } => true,
+        Op::RmsNorm { .. } | Op::LayerNorm { .. } | Op::CrossEntropy => true,
+        Op::Attention { .. } | Op::AttentionGrad { .. } | Op::Sgd { .. } | Op::Adam { .. } => true,
         Op::Full { .. }
         | Op::Data { .. }
         | Op::Where
@@ -528,6 +646,8 @@ fn rounds(op: &Op) -> bool {
         | Op::Put { .. }
         | Op::ArgReduce { .. }
         | Op::Gather { .. }
-        | Op::Take { .. } => false,
+        | Op::Take { .. }
+        | Op::Sort { .. }
+        | Op::TopK { .. } => false,
     }
 }

@@ -111,11 +111,19 @@ impl Read {
     }
 
     fn instr(&mut self, c: &mut Cursor) -> Result<()> {
-        let result = c.value()?;
-        if result as usize != self.types.len() {
-            bail!(Value, "expected TENSOR[{}], results are in order", self.types.len());
+        let mut results = 0;
+        loop {
+            let result = c.value()?;
+            if result as usize != self.types.len() + results {
+                bail!(Value, "expected TENSOR[{}], results are in order", self.types.len() + results);
+            }
+            results += 1;
+            c.space();
+            if !c.eat(",") {
+                break;
+            }
+            c.space();
         }
-        c.space();
         c.expect(":=")?;
         c.space();
         let op = c.op(false)?;
@@ -124,9 +132,12 @@ impl Read {
             args.push(c.arg()?);
         }
         let instr = Instr { op, args };
-        let ty = self.structure.check_instr(self.structure.instrs.len(), &instr, &self.types)?;
+        let types = self.structure.check_instr(self.structure.instrs.len(), &instr, &self.types)?;
+        if types.len() != results {
+            bail!(Value, "{} has {} results, got {results}", instr.op.text(), types.len());
+        }
         self.structure.instrs.push(instr);
-        self.types.push(ty);
+        self.types.extend(types);
         self.room()
     }
 
@@ -321,7 +332,8 @@ impl<'a> Cursor<'a> {
         Ok(match key {
             "shape" | "perm" | "lo" | "hi" | "dims" => Attr::Ints(self.list(|c| c.number("a size"))?),
             "dtype" => Attr::DType(self.dtype()?),
-            "keepdim" | "ta" | "tb" => {
+            "keepdim" | "ta" | "tb" | "descending" | "largest" | "causal" | "momentum" | "first"
+            | "dampened" | "nesterov" | "maximize" | "decay" | "decoupled" | "amsgrad" => {
                 let on = self.eat("true");
                 if !on {
                     self.expect("false")?;
@@ -336,7 +348,7 @@ impl<'a> Cursor<'a> {
                 Op::View(view) => Ok(view),
                 op => bail!(Value, "expected a view in a path, got {}", op.text()),
             })?),
-            "dim" | "len" | "step" | "low" | "high" => Attr::Int(self.number("an integer")?),
+            "dim" | "len" | "step" | "low" | "high" | "k" | "last" => Attr::Int(self.number("an integer")?),
             _ => bail!(Value, "no attribute is called {key:?}"),
         })
     }
@@ -443,8 +455,29 @@ impl Attrs<'_> {
             "SCATTER" => Op::Scatter { dim: self.size("dim")?, mode: self.mode("mode")? },
             "TAKE" => Op::Take { dim: self.size("dim")? },
             "TAKEPUT" => Op::TakePut { dim: self.size("dim")?, mode: self.mode("mode")? },
+            "SORT" => Op::Sort { dim: self.size("dim")?, descending: self.flag("descending")? },
+            "TOPK" => Op::TopK { dim: self.size("dim")?, k: self.size("k")?, largest: self.flag("largest")? },
             "SOFTMAX" => Op::Softmax { dim: self.size("dim")? },
             "LOGSOFTMAX" => Op::LogSoftmax { dim: self.size("dim")? },
+            "RMSNORM" => Op::RmsNorm { dims: self.size("last")? },
+            "LAYERNORM" => Op::LayerNorm { dims: self.size("last")? },
+            "CROSSENTROPY" => Op::CrossEntropy,
+            "ATTENTION" => Op::Attention { causal: self.flag("causal")? },
+            "ATTENTIONGRAD" => Op::AttentionGrad { causal: self.flag("causal")? },
+            "SGD" => Op::Sgd {
+                momentum: self.flag("momentum")?,
+                first: self.flag("first")?,
+                dampened: self.flag("dampened")?,
+                nesterov: self.flag("nesterov")?,
+                maximize: self.flag("maximize")?,
+                decay: self.flag("decay")?,
+            },
+            "ADAM" => Op::Adam {
+                decoupled: self.flag("decoupled")?,
+                amsgrad: self.flag("amsgrad")?,
+                maximize: self.flag("maximize")?,
+                decay: self.flag("decay")?,
+            },
             other => bail!(Value, "no op is called {other:?}"),
         })
     }

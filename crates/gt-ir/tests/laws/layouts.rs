@@ -3,9 +3,9 @@
 use gt_ir::host::{close, tolerance};
 use gt_ir::layout::{Layout, LocalArg, Part, Rule, identity, legal, localize, part_range};
 use gt_ir::op::{Op, View};
-use gt_ir::reference::{RefArg, eval};
+use gt_ir::reference::{RefArg, eval, eval_all};
 use gt_ir::sample::{Rng, Sample, SampleArg, samples};
-use gt_ir::{Binary, HostTensor, Kind, ReduceKind, Scalar};
+use gt_ir::{Binary, HostTensor, Kind, ReduceKind, Scalar, Ty};
 
 const PARTS: [usize; 4] = [1, 2, 3, 8];
 
@@ -78,7 +78,7 @@ fn gather(held: &[HostTensor], layout: Layout) -> Result<HostTensor, String> {
     }
 }
 
-fn run_split(rng: &mut Rng, sample: &Sample, rule: &Rule, parts: usize) -> Result<HostTensor, String> {
+fn run_split(rng: &mut Rng, sample: &Sample, rule: &Rule, parts: usize) -> Result<Vec<HostTensor>, String> {
     let dealt: Vec<Option<Vec<HostTensor>>> = sample
         .args
         .iter()
@@ -104,9 +104,11 @@ fn run_split(rng: &mut Rng, sample: &Sample, rule: &Rule, parts: usize) -> Resul
                 },
             })
             .collect();
-        held.push(eval(&local.op, &args).map_err(|e| format!("part {index}: {e}"))?);
+        held.push(eval_all(&local.op, &args).map_err(|e| format!("part {index}: {e}"))?);
     }
-    gather(&held, rule.out)
+    (0..rule.outs.len())
+        .map(|k| gather(&held.iter().map(|outs| outs[k].clone()).collect::<Vec<_>>(), rule.outs[k]))
+        .collect()
 }
 
 #[test]
@@ -115,17 +117,20 @@ fn every_legal_layout_gives_the_unsplit_result() {
     let mut tried = 0;
     for sample in samples(4) {
         let whole = sample.eval().unwrap();
-        let rules = legal(&sample.op, &sample.arg_types(), &whole.ty);
-        assert!(rules[0].out == Layout::Whole);
+        let types: Vec<Ty> = whole.iter().map(|y| y.ty.clone()).collect();
+        let rules = legal(&sample.op, &sample.arg_types(), &types);
+        assert!(rules[0].outs == vec![Layout::Whole; whole.len()]);
         for rule in &rules {
             for parts in PARTS {
                 let what = || format!("{} under {rule:?} in {parts} parts", sample.describe());
                 let split =
                     run_split(&mut rng, &sample, rule, parts).unwrap_or_else(|e| panic!("{}: {e}", what()));
-                let (rtol, atol) = tolerance(whole.ty.dtype);
-                let loose = if whole.ty.dtype.is_float() { 16.0 } else { 0.0 };
-                close(&split, &whole, rtol * loose, atol * loose)
-                    .unwrap_or_else(|e| panic!("{}: {e}", what()));
+                for (split, whole) in split.iter().zip(&whole) {
+                    let (rtol, atol) = tolerance(whole.ty.dtype);
+                    let loose = if whole.ty.dtype.is_float() { 16.0 } else { 0.0 };
+                    close(split, whole, rtol * loose, atol * loose)
+                        .unwrap_or_else(|e| panic!("{}: {e}", what()));
+                }
                 tried += 1;
             }
         }

@@ -34,7 +34,8 @@ fn alone(sample: &Sample) -> (Structure, Vec<Slot>) {
         instr.args.push(Arg::Slot(slots.len() as u32));
         slots.push(slot);
     }
-    s.outs = vec![s.inputs.len() as u32];
+    let first = s.inputs.len() as u32;
+    s.outs = (first..first + instr.results() as u32).collect();
     s.slots = slots.len() as u32;
     s.instrs.push(instr);
     (s, slots)
@@ -65,7 +66,7 @@ fn every_sample_survives_text_and_wire() {
             .filter_map(|a| if let SampleArg::Val(v) = a { Some(v.clone()) } else { None })
             .collect();
         let outs = reference::run(&structure, &inputs, &slots).unwrap();
-        assert_eq!(outs, [sample.eval().unwrap()], "{}", sample.describe());
+        assert_eq!(outs, sample.eval().unwrap(), "{}", sample.describe());
         survives(&bind(&mut rng, structure, slots));
     }
 }

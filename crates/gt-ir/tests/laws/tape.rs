@@ -1,14 +1,15 @@
 //! A `Build` that evaluates with the reference and remembers what it did, so that gradients can be taken of gradients.
 
-use gt_ir::build::{Build, Kept, Operand, Operands, Saved};
+use gt_ir::build::{Build, Kept, Operand, Operands, Saved, Values};
 use gt_ir::grad::vjp;
-use gt_ir::reference::{RefArg, eval};
+use gt_ir::reference::{RefArg, eval_all};
 use gt_ir::{Error, HostTensor, Op, Result, Ty};
 
 #[derive(Default)]
 pub struct Tape {
     pub values: Vec<HostTensor>,
-    ops: Vec<Option<(Op, Operands<usize>)>>,
+    /// What made each value: op, operands, and which of its results it is.
+    ops: Vec<Option<(Op, Operands<usize>, usize)>>,
 }
 
 impl Tape {
@@ -18,9 +19,15 @@ impl Tape {
         self.values.len() - 1
     }
 
-    /// Gradients of one instruction's operands; the rule sees only what it declared.
-    pub fn vjp_of(&mut self, v: usize, g: usize, wanted: &[bool]) -> Result<Vec<Option<usize>>> {
-        let Some((op, args)) = self.ops[v].clone() else { return Ok(vec![]) };
+    /// How many results the instruction has whose first one is `v`.
+    fn results(&self, v: usize) -> usize {
+        self.ops[v].as_ref().map_or(1, |(op, args, _)| op.results(args.len()))
+    }
+
+    /// Gradients of one instruction's operands, given those of its results from `v` on; the rule sees only what it
+    /// declared.
+    pub fn vjp_of(&mut self, v: usize, g: &[Option<usize>], wanted: &[bool]) -> Result<Vec<Option<usize>>> {
+        let Some((op, args, _)) = self.ops[v].clone() else { return Ok(vec![]) };
         let needs = op.needs_for(wanted);
         let kept: Vec<Kept<usize>> = args
             .iter()
@@ -32,8 +39,8 @@ impl Tape {
                 Operand::Num(x) => Kept::Num(*x),
             })
             .collect();
-        let outs = if needs.outs { vec![v] } else { vec![] };
-        let grads = vjp(self, &op, &Saved { args: &kept, outs: &outs }, &g, wanted)?;
+        let outs: Vec<usize> = if needs.outs { (v..v + self.results(v)).collect() } else { vec![] };
+        let grads = vjp(self, &op, &Saved { args: &kept, outs: &outs }, g, wanted)?;
         for (i, grad) in grads.iter().enumerate() {
             let (Some(grad), Some(Operand::Val(x))) = (grad, args.get(i)) else { continue };
             if wanted.get(i) == Some(&true) && self.ty(grad) != self.ty(x) {
@@ -47,18 +54,21 @@ impl Tape {
     /// Gradients of `seeds` (values with their cotangents) for the leaves.
     pub fn backward(&mut self, seeds: &[(usize, usize)], leaves: &[usize]) -> Result<Vec<Option<usize>>> {
         let last = seeds.iter().map(|s| s.0).max().unwrap_or(0);
-        let mut grads: Vec<Option<usize>> = vec![None; last + 1];
+        let mut grads: Vec<Option<usize>> = vec![None; self.values.len()];
         for &(v, g) in seeds {
             self.accumulate(&mut grads[v], g)?;
         }
         for v in (0..=last).rev() {
-            let (Some(g), Some((op, args))) = (grads[v], self.ops[v].clone()) else { continue };
-            if !op.differentiable() || !self.ty(&v).dtype.is_float() {
+            let Some((op, args, 0)) = self.ops[v].clone() else { continue };
+            let arrived: Vec<Option<usize>> = (v..v + self.results(v))
+                .map(|r| grads[r].filter(|_| self.values[r].ty.dtype.is_float()))
+                .collect();
+            if !op.differentiable() || arrived.iter().all(Option::is_none) {
                 continue;
             }
             let wanted: Vec<bool> =
                 args.iter().map(|a| a.val().is_some_and(|x| self.ty(x).dtype.is_float())).collect();
-            let found = self.vjp_of(v, g, &wanted)?;
+            let found = self.vjp_of(v, &arrived, &wanted)?;
             for (i, arg) in args.iter().enumerate() {
                 if let (Operand::Val(x), Some(Some(d)), true) = (arg, found.get(i), wanted[i]) {
                     let mut total = grads[*x];
@@ -87,6 +97,10 @@ impl Build for Tape {
     }
 
     fn emit(&mut self, op: Op, args: Operands<usize>) -> Result<usize> {
+        self.emit_all(op, args).map(|outs| outs[0])
+    }
+
+    fn emit_all(&mut self, op: Op, args: Operands<usize>) -> Result<Values<usize>> {
         let given: Vec<RefArg> = args
             .iter()
             .map(|arg| match arg {
@@ -94,9 +108,12 @@ impl Build for Tape {
                 Operand::Num(x) => RefArg::Num(*x),
             })
             .collect();
-        let out = eval(&op, &given)?;
-        self.values.push(out);
-        self.ops.push(Some((op, args)));
-        Ok(self.values.len() - 1)
+        let outs = eval_all(&op, &given)?;
+        let first = self.values.len();
+        for (k, out) in outs.into_iter().enumerate() {
+            self.values.push(out);
+            self.ops.push(Some((op.clone(), args.clone(), k)));
+        }
+        Ok((first..self.values.len()).collect())
     }
 }

@@ -2,18 +2,23 @@
 
 use gt_ir::elementwise::{Binary, Unary};
 use gt_ir::sample::{kinds, samples};
-use gt_ir::{ArgTy, DType, Op, infer};
+use gt_ir::{ArgTy, DType, Op, infer, infer_all};
 use std::collections::HashSet;
 use std::mem::discriminant;
 
 #[test]
 fn the_inferred_type_is_the_references() {
     for sample in samples(1) {
-        let ty =
-            infer(&sample.op, &sample.arg_types()).unwrap_or_else(|e| panic!("{}: {e}", sample.describe()));
-        let out = sample.eval().unwrap_or_else(|e| panic!("{}: {e}", sample.describe()));
-        assert_eq!(out.ty, ty, "{}", sample.describe());
-        assert_eq!(out.data.len(), ty.bytes(), "{}", sample.describe());
+        let types = infer_all(&sample.op, &sample.arg_types())
+            .unwrap_or_else(|e| panic!("{}: {e}", sample.describe()));
+        assert_eq!(types[0], infer(&sample.op, &sample.arg_types()).unwrap());
+        assert_eq!(types.len(), sample.op.results(sample.args.len()));
+        let outs = sample.eval().unwrap_or_else(|e| panic!("{}: {e}", sample.describe()));
+        assert_eq!(outs.len(), types.len(), "{}", sample.describe());
+        for (out, ty) in outs.iter().zip(types) {
+            assert_eq!(out.ty, ty, "{}", sample.describe());
+            assert_eq!(out.data.len(), ty.bytes(), "{}", sample.describe());
+        }
     }
 }
 
@@ -21,9 +26,12 @@ fn the_inferred_type_is_the_references() {
 fn samples_are_finite_and_the_same_each_time() {
     let again = samples(1);
     for (a, b) in samples(1).iter().zip(&again) {
-        let out = a.eval().unwrap();
-        assert_eq!(out, b.eval().unwrap(), "{}", a.describe());
-        assert!(out.to_f64s().iter().all(|x| x.is_finite()), "{} gives {:?}", a.describe(), out.to_f64s());
+        let outs = a.eval().unwrap();
+        assert_eq!(outs, b.eval().unwrap(), "{}", a.describe());
+        for out in outs {
+            let all = out.to_f64s();
+            assert!(all.iter().all(|x| x.is_finite()), "{} gives {all:?}", a.describe());
+        }
     }
 }
 

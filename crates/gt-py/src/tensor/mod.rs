@@ -9,6 +9,7 @@ mod look;
 mod moves;
 mod pointwise;
 mod reduce;
+mod sort;
 
 pub use grad::{backward, tensors};
 pub use look::_rebuild;

@@ -1,5 +1,6 @@
 //! The cpu backend: plans interpreted tile by tile, on all cores.
 
+mod attend;
 pub mod attention;
 mod convert;
 mod fold;
@@ -14,12 +15,13 @@ mod memory;
 mod plan;
 mod product;
 mod rows;
+mod sort;
 pub mod threads;
 mod tile;
 
 use crate::backend::{Backend, Buffer, HostBytes, Plan};
 use gt_compiler::CompileOptions;
-use gt_ir::{Error, Result, Structure, Ty, bail};
+use gt_ir::{Error, Op, Result, Structure, Ty, bail};
 use memory::{CpuMemory, Pool};
 use std::sync::Arc;
 use threads::Threads;
@@ -37,6 +39,7 @@ impl CpuBackend {
         CpuBackend::with_options(threads, CompileOptions::default())
     }
 
+    /// Which composites it takes whole is the backend's own to say.
     pub fn with_options(threads: Option<u32>, options: CompileOptions) -> CpuBackend {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let count = threads.map_or(cores, |n| n.max(1) as usize);

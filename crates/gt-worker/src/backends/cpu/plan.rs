@@ -5,7 +5,7 @@ use super::kernel::{self, Bases, tasks};
 use super::lower::{FoldOrder, Lowered, lower};
 use super::memory::{Block, CpuMemory, Pool};
 use super::threads::{Ptr, Threads};
-use super::{cpu_memory, index, matmul, rows};
+use super::{attend, cpu_memory, index, matmul, rows, sort};
 use crate::backend::{Buffer, Plan, PlanError};
 use gt_compiler::{Place, Work};
 use gt_ir::{Error, Op, Slot, Structure, philox};
@@ -108,6 +108,7 @@ impl CpuPlan {
                     | Op::Take { dim }
                     | Op::Scatter { dim, .. }
                     | Op::TakePut { dim, .. } => *dim,
+                    // The reference names the dimension of the decomposition's own index.
                     _ => 0,
                 };
                 return index::check_index(index, *size, *wrap, (op.text(), dim), bases);
@@ -117,6 +118,8 @@ impl CpuPlan {
                 return index::check_nonzero(divisor, *dtype, name, bases);
             }
             Work::Matmul(mm) => matmul::run(mm, bases, threads, scratch, None),
+            Work::Attention(x) => attend::forward(x, bases, threads),
+            Work::AttentionGrad(x) => attend::backward(x, bases, threads),
             Work::Random { dist, dtype, len, key, offset, out } => {
                 let (key, offset) = (key.get(bases.slots).as_i64(), offset.get(bases.slots).as_i64());
                 let size = dtype.size();
@@ -148,6 +151,9 @@ impl CpuPlan {
             }
             Work::ArgReduce { kind, dim, x, out } => rows::arg_reduce(*kind, *dim, x, *out, bases, threads),
             Work::Scan { kind, dim, x, out } => rows::scan(*kind, *dim, x, *out, bases, threads),
+            Work::Sort { dim, descending, k, x, values, indices } => {
+                sort::sort((*dim, *descending, *k), x, [*values, *indices], bases, threads)
+            }
             Work::Softmax { log, dim, x, out } => rows::softmax(*log, *dim, x, *out, bases, threads),
         }
         Ok(())
