@@ -14,6 +14,7 @@ mod matmul;
 mod memory;
 mod plan;
 mod product;
+mod product_half;
 mod rows;
 mod sort;
 pub mod threads;
@@ -43,8 +44,17 @@ impl CpuBackend {
     pub fn with_options(threads: Option<u32>, options: CompileOptions) -> CpuBackend {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let count = threads.map_or(cores, |n| n.max(1) as usize);
-        CpuBackend { pool: Pool::new(total_memory() / 10 * 9), threads: Threads::shared(count), options }
+        CpuBackend {
+            pool: Pool::new(total_memory() / 10 * 9),
+            threads: Threads::shared(count),
+            options: CompileOptions { takes, ..options },
+        }
     }
+}
+
+/// True for composites that have a step of their own here.
+fn takes(op: &Op) -> bool {
+    matches!(op, Op::Softmax { .. } | Op::LogSoftmax { .. } | Op::Attention { .. } | Op::AttentionGrad { .. })
 }
 
 /// Bytes of memory of this machine.
