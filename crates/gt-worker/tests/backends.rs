@@ -247,6 +247,42 @@ fn large_tensors_give_the_same_bits_on_any_number_of_threads() {
 }
 
 #[test]
+fn puts_give_the_same_bits_on_any_number_of_threads() {
+    let v = Arg::Value;
+    for (outer, n, count, inner) in
+        [(1, 5000, 9000, 130), (1, 3000, 100_000, 3), (40, 20, 60, 40), (1, 7, 200_000, 1)]
+    {
+        let base = ramp(DType::F32, &[outer, n, inner]);
+        let src = ramp(DType::F32, &[outer, count, inner]);
+        let at: Vec<f64> = (0..count).map(|i| (i * 7919 % 10_007 % n) as f64).collect();
+        let wide: Vec<f64> = (0..outer * count * inner).map(|i| at[i / inner % count]).collect();
+        let index = HostTensor::from_f64s(DType::I64, [count], &at);
+        let every = HostTensor::from_f64s(DType::I64, [outer, count, inner], &wide);
+        for mode in [ScatterMode::Add, ScatterMode::Max] {
+            let s = structure(
+                &[
+                    (base.ty.clone(), false),
+                    (index.ty.clone(), false),
+                    (src.ty.clone(), false),
+                    (every.ty.clone(), false),
+                ],
+                vec![
+                    (Op::TakePut { dim: 1, mode }, vec![v(0), v(1), v(2)]),
+                    (Op::Scatter { dim: 1, mode }, vec![v(0), v(3), v(2)]),
+                ],
+                vec![4, 5],
+                0,
+            );
+            let inputs = [base.clone(), index.clone(), src.clone(), every.clone()];
+            let one = run(&CpuBackend::new(Some(1)), &s, &inputs, &[]).unwrap();
+            assert_eq!(one[0].data, one[1].data, "the two say the same");
+            let many = run(&CpuBackend::new(Some(3)), &s, &inputs, &[]).unwrap();
+            same_bits(n as u64, "puts on threads", &one, &many);
+        }
+    }
+}
+
+#[test]
 fn a_dying_buffer_is_written_in_place_and_a_shared_one_is_not() {
     let backend = CpuBackend::new(Some(1));
     let base = ramp(DType::F32, &[1000, 64]);

@@ -1,6 +1,7 @@
 //! Steps that read and write at indices. The indices have been checked.
 
 use super::convert::{narrow, widen};
+use super::isa::per_isa;
 use super::kernel::{Bases, tasks};
 use super::threads::{Ptr, Threads};
 use gt_compiler::{Num, Operand, Tensor};
@@ -148,11 +149,26 @@ pub fn take(dim: usize, x: &Tensor, index: &Tensor, out: u32, bases: Bases, thre
             let (o, i) = (r / at.len(), r % at.len());
             let row = o * n + wrapped(at[i], n);
             // SAFETY: the index is in range, so the row exists; rows of the result are disjoint.
-            unsafe {
-                std::ptr::copy_nonoverlapping(from.get().add(row * bytes), to.get().add(r * bytes), bytes)
-            };
+            unsafe { copy_row(from.get().add(row * bytes), to.get().add(r * bytes), bytes) };
         }
     });
+}
+
+/// Copies a row: short ones, such as single elements, without a call.
+///
+/// # Safety
+/// Both sides hold `bytes` bytes and do not overlap.
+#[inline(always)]
+unsafe fn copy_row(from: *const u8, to: *mut u8, bytes: usize) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        match bytes {
+            2 => (to as *mut u16).write_unaligned((from as *const u16).read_unaligned()),
+            4 => (to as *mut u32).write_unaligned((from as *const u32).read_unaligned()),
+            8 => (to as *mut u64).write_unaligned((from as *const u64).read_unaligned()),
+            _ => std::ptr::copy_nonoverlapping(from, to, bytes),
+        }
+    }
 }
 
 /// How elements of a type meet in a scatter.
@@ -261,6 +277,7 @@ pub fn scatter(
     dtype: DType,
     out: u32,
     bases: Bases,
+    threads: &Threads,
 ) {
     let at = indices(index, bases);
     let mut one = Vec::new();
@@ -274,7 +291,7 @@ pub fn scatter(
         }
     };
     with_sides(dtype, mode, (bases.ptrs[out as usize], base.numel()), (from, count, step), |dtype, sides| {
-        per_dtype!(dtype, scatter_of(dim, mode, base, &index.shape, &at, sides))
+        per_dtype!(dtype, scatter_of(dim, mode, base, &index.shape, &at, sides, threads))
     });
 }
 
@@ -285,15 +302,39 @@ fn scatter_of<T: Meets>(
     shape: &Shape,
     at: &[i64],
     sides: Sides,
+    threads: &Threads,
 ) {
     let stride = base.strides()[dim] as usize;
-    each_place(shape, base, dim, 0..at.len(), |i, place| {
-        // SAFETY: indices are in range, so the place exists.
+    let n = base[dim];
+    let put = |i: usize, place: usize| {
+        // SAFETY: indices are in range, so the place exists, and it is this task's own.
         unsafe {
             let to = (sides.base.get() as *mut T).add(place + at[i] as usize * stride);
             let x = (sides.src.get() as *const T).add(i * sides.step).read_unaligned();
             *to = T::meet(mode, *to, x);
         }
+    };
+    // Tasks own whole slices of the base where dimensions before `dim` tell them apart, ranges of `dim` otherwise, so
+    // that every element sees its writers in order.
+    let outer: usize = shape[..dim].iter().product();
+    let slices = tasks(threads, at.len() * 8, outer);
+    if slices > 1 {
+        let each = at.len() / outer;
+        threads.run(slices, &|t| {
+            let range = outer * t / slices * each..outer * (t + 1) / slices * each;
+            each_place(shape, base, dim, range, put);
+        });
+        return;
+    }
+    // Every task looks at every index, so ranges pay only for a few.
+    let ranges = tasks(threads, at.len() * 2, n).min(4);
+    threads.run(ranges, &|t| {
+        let own = (n * t / ranges) as i64..(n * (t + 1) / ranges) as i64;
+        each_place(shape, base, dim, 0..at.len(), |i, place| {
+            if own.contains(&at[i]) {
+                put(i, place);
+            }
+        });
     });
 }
 
@@ -321,19 +362,55 @@ fn take_put_of<T: Meets>(
     sides: Sides,
     threads: &Threads,
 ) {
-    // Tasks own columns, so that every element sees its writers in order.
+    // Tasks own slices, columns or ranges of rows, so that every element sees its writers in order.
     let work = outer * at.len() * inner * 2;
-    let tasks = tasks(threads, work, inner / 64);
-    threads.run(tasks, &|t| {
-        let (c, end) = (inner * t / tasks, inner * (t + 1) / tasks);
-        for o in 0..outer {
+    let count = |most: usize| tasks(threads, work, most);
+    let (slices, columns) = (count(outer), count(inner / 64));
+    if slices >= columns && slices > 1 {
+        threads.run(slices, &|t| {
+            let own = outer * t / slices..outer * (t + 1) / slices;
+            // SAFETY: the slices are this task's own.
+            unsafe { put_rows::<T>(mode, (own, n, inner), 0..inner, 0..n, at, sides) };
+        });
+    } else if columns > 1 || inner >= 64 {
+        threads.run(columns.max(1), &|t| {
+            let own = inner * t / columns.max(1)..inner * (t + 1) / columns.max(1);
+            // SAFETY: the columns are this task's own.
+            unsafe { put_rows::<T>(mode, (0..outer, n, inner), own, 0..n, at, sides) };
+        });
+    } else {
+        let ranges = count(n).min(4);
+        threads.run(ranges.max(1), &|t| {
+            let own = n * t / ranges.max(1)..n * (t + 1) / ranges.max(1);
+            // SAFETY: the rows are this task's own.
+            unsafe { put_rows::<T>(mode, (0..outer, n, inner), 0..inner, own, at, sides) };
+        });
+    }
+}
+
+per_isa! {
+    /// Puts the columns `own` of those rows whose place lies in `places`.
+    unsafe fn put_rows<T: Meets>(
+        mode: ScatterMode,
+        base: (std::ops::Range<usize>, usize, usize),
+        own: std::ops::Range<usize>,
+        places: std::ops::Range<usize>,
+        at: &[i64],
+        sides: Sides,
+    ) {
+        let (outer, n, inner) = base;
+        for o in outer {
             for (i, &k) in at.iter().enumerate() {
-                // SAFETY: the index is in range, so the row exists; columns are this task's own.
+                let place = wrapped(k, n);
+                if !places.contains(&place) {
+                    continue;
+                }
+                // SAFETY: the index is in range, so the row exists; the part is this task's own.
                 unsafe {
-                    let to = (sides.base.get() as *mut T).add((o * n + wrapped(k, n)) * inner + c);
-                    let from = (sides.src.get() as *const T).add((o * at.len() + i) * inner + c);
-                    let to = std::slice::from_raw_parts_mut(to, end - c);
-                    let from = std::slice::from_raw_parts(from, end - c);
+                    let to = (sides.base.get() as *mut T).add((o * n + place) * inner + own.start);
+                    let from = (sides.src.get() as *const T).add((o * at.len() + i) * inner + own.start);
+                    let to = std::slice::from_raw_parts_mut(to, own.len());
+                    let from = std::slice::from_raw_parts(from, own.len());
                     match mode {
                         ScatterMode::Set => to.copy_from_slice(from),
                         ScatterMode::Add => to.iter_mut().zip(from).for_each(|(a, &b)| *a = T::sum(*a, b)),
@@ -342,5 +419,5 @@ fn take_put_of<T: Meets>(
                 }
             }
         }
-    });
+    }
 }

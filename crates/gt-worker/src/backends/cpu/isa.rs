@@ -58,24 +58,24 @@ macro_rules! per_isa {
             #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,avx512f,avx512bw,avx512dq,avx512vl")]
             unsafe fn v4 $(<$($g: $b),*>)? ($($arg: $t),*) {
                 // SAFETY: passed on from the caller.
-                unsafe { body($($arg),*) }
+                unsafe { body$(::<$($g),*>)?($($arg),*) }
             }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2")]
             unsafe fn v3 $(<$($g: $b),*>)? ($($arg: $t),*) {
                 // SAFETY: passed on from the caller.
-                unsafe { body($($arg),*) }
+                unsafe { body$(::<$($g),*>)?($($arg),*) }
             }
 
             // SAFETY: the level was detected; the rest is passed on from the caller.
             unsafe {
                 match $crate::backends::cpu::isa::level() {
                     #[cfg(target_arch = "x86_64")]
-                    3 => v4($($arg),*),
+                    3 => v4$(::<$($g),*>)?($($arg),*),
                     #[cfg(target_arch = "x86_64")]
-                    2 => v3($($arg),*),
-                    _ => body($($arg),*),
+                    2 => v3$(::<$($g),*>)?($($arg),*),
+                    _ => body$(::<$($g),*>)?($($arg),*),
                 }
             }
         }

@@ -1,9 +1,9 @@
 //! Matrix products. The split over threads cuts rows or columns of the result only, so it does not change a bit.
 //! A bias is added to the finished sum of products (f32: `round(sum) + bias`).
 
-use super::convert::{narrow, widen};
 use super::kernel::{Bases, tasks};
 use super::product::{FEW, Float, Mat, To, product};
+use super::product_half::{HalfTo, half_product};
 use super::threads::{Ptr, Threads};
 use gt_compiler::{Matmul, Tensor};
 use gt_ir::{DType, Kind};
@@ -15,8 +15,6 @@ struct Matrix<'a> {
     tensor: &'a Tensor,
     rs: isize,
     cs: isize,
-    /// Strides of the batch dimensions; empty where every batch has its own packed matrix of this many elements.
-    packed: Option<isize>,
 }
 
 // SAFETY: operands are only read while a step runs.
@@ -31,25 +29,18 @@ impl<'a> Matrix<'a> {
             tensor,
             rs: tensor.map.strides[rank - 2],
             cs: tensor.map.strides[rank - 1],
-            packed: None,
         }
     }
 
     /// The first element of batch `i`, elements being `size` bytes.
     fn batch(&self, i: usize, size: usize) -> *const u8 {
-        let elements = match self.packed {
-            Some(step) => i as isize * step,
-            None => {
-                let rank = self.tensor.shape.len();
-                let (mut rest, mut sum) = (i, 0);
-                for d in (0..rank - 2).rev() {
-                    let n = self.tensor.shape[d];
-                    sum += (rest % n) as isize * self.tensor.map.strides[d];
-                    rest /= n;
-                }
-                sum
-            }
-        };
+        let rank = self.tensor.shape.len();
+        let (mut rest, mut elements) = (i, 0);
+        for d in (0..rank - 2).rev() {
+            let n = self.tensor.shape[d];
+            elements += (rest % n) as isize * self.tensor.map.strides[d];
+            rest /= n;
+        }
         self.base.wrapping_offset(elements * size as isize)
     }
 }
@@ -120,17 +111,8 @@ impl Grid {
     }
 }
 
-/// Scratch bytes of a product beyond its operands, for half types.
-pub fn scratch(mm: &Matmul) -> usize {
-    let batch = mm.batch.numel();
-    match mm.a.dtype {
-        DType::F16 | DType::BF16 => 4 * (batch * (mm.m * mm.k + mm.k * mm.n + mm.m * mm.n)),
-        _ => 0,
-    }
-}
-
-/// `wide` is `scratch(mm)` bytes. `after` sees every part of the result once, finished.
-pub fn run(mm: &Matmul, bases: Bases, threads: &Threads, wide: *mut u8, after: After) {
+/// `after` sees every part of the result once, finished.
+pub fn run(mm: &Matmul, bases: Bases, threads: &Threads, after: After) {
     if mm.batch.numel() * mm.m * mm.n == 0 {
         return;
     }
@@ -140,7 +122,7 @@ pub fn run(mm: &Matmul, bases: Bases, threads: &Threads, wide: *mut u8, after: A
     match mm.a.dtype {
         DType::F32 => return floats::<f32>(mm, a, b, bias, out, threads, after),
         DType::F64 => return floats::<f64>(mm, a, b, bias, out, threads, after),
-        DType::F16 | DType::BF16 => halves(mm, a, b, bias, out, threads, wide as *mut f32),
+        DType::F16 | DType::BF16 => return halves(mm, a, b, bias, out, threads, after),
         DType::U8 => ints::<u8>(mm, a, b, bias, out, threads),
         DType::I8 => ints::<i8>(mm, a, b, bias, out, threads),
         DType::I16 => ints::<i16>(mm, a, b, bias, out, threads),
@@ -209,7 +191,6 @@ fn floats<T: Float>(
     });
 }
 
-/// Half types: operands widened to f32, one product in f32, bias, one rounding.
 fn halves(
     mm: &Matmul,
     a: Matrix,
@@ -217,63 +198,26 @@ fn halves(
     bias: Option<Matrix>,
     out: Ptr,
     threads: &Threads,
-    start: *mut f32,
+    after: After,
 ) {
-    let dtype = mm.a.dtype;
-    let batches = mm.batch.numel();
     let (m, n, k) = (mm.m, mm.n, mm.k);
-    let (wa, wb) = (start, start.wrapping_add(batches * m * k));
-    let wc = wb.wrapping_add(batches * k * n);
-    // A row-major copy in f32.
-    let widened = |x: &Matrix, rows: usize, cols: usize, to: *mut f32| {
-        let to = Ptr::new(to as *mut u8);
-        let total = batches * rows;
-        let tasks = tasks(threads, total * cols, total.max(1));
-        threads.run(tasks, &|t| {
-            let mut line = vec![0u16; cols];
-            for r in total * t / tasks..total * (t + 1) / tasks {
-                let from = x.batch(r / rows, 2) as *const u16;
-                let from = from.wrapping_offset((r % rows) as isize * x.rs);
-                let dst = (to.get() as *mut f32).wrapping_add(r * cols) as *mut u8;
-                // SAFETY: the map shows `cols` elements of the row; the copy has room for them.
-                unsafe {
-                    if x.cs == 1 {
-                        widen(dtype, from as *const u8, dst, cols);
-                    } else {
-                        for (c, h) in line.iter_mut().enumerate() {
-                            *h = *from.wrapping_offset(c as isize * x.cs);
-                        }
-                        widen(dtype, line.as_ptr() as *const u8, dst, cols);
-                    }
-                }
-            }
-        });
-    };
-    widened(&a, m, k, wa);
-    widened(&b, k, n, wb);
-    let da = Matrix { base: wa as *const u8, rs: k as isize, cs: 1, packed: Some((m * k) as isize), ..a };
-    let db = Matrix { base: wb as *const u8, rs: n as isize, cs: 1, packed: Some((k * n) as isize), ..b };
-    floats::<f32>(mm, da, db, None, Ptr::new(wc as *mut u8), threads, None);
-    let total = batches * m;
-    let tasks = tasks(threads, total * n, total);
-    let sums = Ptr::new(wc as *mut u8);
+    let batches = mm.batch.numel();
+    let lies = |x: &Matrix, i: usize| Mat::new(x.batch(i, 2) as *const u16, x.rs, x.cs);
+    let grid = Grid::new(m, n, k, batches, threads.count(), after.is_some());
+    let units = batches * grid.len();
+    let tasks = if grid.len() > 1 { units } else { tasks(threads, batches * m * n * k.max(1) / 8, units) };
     threads.run(tasks, &|t| {
-        let (mut line, mut wide) = (vec![0u16; n], vec![0f32; n]);
-        for r in total * t / tasks..total * (t + 1) / tasks {
-            let row = (sums.get() as *mut f32).wrapping_add(r * n);
-            // SAFETY: rows are disjoint; the bias shows `n` elements of the row.
-            unsafe {
-                if let Some(bias) = &bias {
-                    let from = bias.batch(r / m, 2) as *const u16;
-                    let from = from.wrapping_offset((r % m) as isize * bias.rs);
-                    for (c, h) in line.iter_mut().enumerate() {
-                        *h = *from.wrapping_offset(c as isize * bias.cs);
-                    }
-                    widen(dtype, line.as_ptr() as *const u8, wide.as_mut_ptr() as *mut u8, n);
-                    let row = std::slice::from_raw_parts_mut(row, n);
-                    row.iter_mut().zip(&wide).for_each(|(d, x)| *d += x);
-                }
-                narrow(dtype, row as *const u8, out.get().wrapping_add(r * n * 2), n);
+        for u in units * t / tasks..units * (t + 1) / tasks {
+            let part = grid.part(u);
+            let lhs = lies(&a, part.batch).from(part.row, 0);
+            let rhs = lies(&b, part.batch).from(0, part.col);
+            let at = (out.get() as *mut u16).wrapping_add(part.batch * m * n + part.row * n + part.col);
+            let bias = bias.as_ref().map(|x| lies(x, part.batch).from(part.row, part.col));
+            let to = HalfTo { dtype: mm.a.dtype, at, rs: n, bias };
+            // SAFETY: the operands hold these rows and columns by their maps; the part of the result is ours alone.
+            unsafe { half_product(part.rows, part.cols, k, lhs, rhs, &to) };
+            if let Some(after) = after {
+                after(part);
             }
         }
     });

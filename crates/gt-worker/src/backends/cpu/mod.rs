@@ -14,6 +14,7 @@ mod matmul;
 mod memory;
 mod plan;
 mod product;
+mod product_half;
 mod rows;
 mod runs;
 mod sort;
@@ -40,6 +41,7 @@ impl CpuBackend {
         CpuBackend::with_options(threads, CompileOptions::default())
     }
 
+    /// Which composites it takes whole is the backend's own to say.
     pub fn with_options(threads: Option<u32>, options: CompileOptions) -> CpuBackend {
         let options = CompileOptions { takes, longest_row: LONGEST_ROW, ..options };
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());

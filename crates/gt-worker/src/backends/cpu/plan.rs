@@ -19,8 +19,6 @@ pub struct CpuPlan {
     structure: Arc<Structure>,
     pool: Arc<Pool>,
     threads: Arc<Threads>,
-    /// Bytes for matrix products of half types.
-    scratch: usize,
     reserve: usize,
     /// Has so much to do that threads will be called again and again.
     long: bool,
@@ -50,7 +48,6 @@ impl CpuPlan {
         pool: Arc<Pool>,
         threads: Arc<Threads>,
     ) -> CpuPlan {
-        let mut scratch = 0;
         let ready = plan
             .steps
             .iter()
@@ -69,24 +66,20 @@ impl CpuPlan {
                         })
                     }
                 }),
-                Work::Matmul(mm) => {
-                    scratch = scratch.max(matmul::scratch(mm));
-                    None
-                }
                 _ => None,
             })
             .collect();
         let outs: usize = plan.storages.iter().filter(|s| s.place == Place::Out).map(|s| s.bytes).sum();
-        let reserve = plan.arena + scratch + outs;
+        let reserve = plan.arena + outs;
         let products = plan.steps.iter().map(|step| match &step.work {
             Work::Matmul(mm) => mm.batch.numel() * mm.m * mm.n * mm.k,
             _ => 0,
         });
         let long = plan.steps.len() > 4 && (reserve > 4 << 20 || products.sum::<usize>() > 4 << 20);
-        CpuPlan { plan, ready, structure, pool, threads, scratch, reserve, long }
+        CpuPlan { plan, ready, structure, pool, threads, reserve, long }
     }
 
-    fn step(&self, i: usize, bases: Bases, scratch: *mut u8) -> Result<(), Error> {
+    fn step(&self, i: usize, bases: Bases) -> Result<(), Error> {
         let step = &self.plan.steps[i];
         let threads = &*self.threads;
         match &step.work {
@@ -117,7 +110,7 @@ impl CpuPlan {
                 let name = self.structure.instrs[step.instr as usize].op.text();
                 return index::check_nonzero(divisor, *dtype, name, bases);
             }
-            Work::Matmul(mm) => matmul::run(mm, bases, threads, scratch, None),
+            Work::Matmul(mm) => matmul::run(mm, bases, threads, None),
             Work::Attention(x) => attend::forward(x, bases, threads),
             Work::AttentionGrad(x) => attend::backward(x, bases, threads),
             Work::Random { dist, dtype, len, key, offset, out } => {
@@ -143,7 +136,7 @@ impl CpuPlan {
             }
             Work::Gather { dim, x, index, out } => index::gather(*dim, x, index, *out, bases, threads),
             Work::Scatter { dim, mode, base, index, src, dtype, out } => {
-                index::scatter((*dim, *mode), base, index, src, *dtype, *out, bases)
+                index::scatter((*dim, *mode), base, index, src, *dtype, *out, bases, threads)
             }
             Work::Take { dim, x, index, out } => index::take(*dim, x, index, *out, bases, threads),
             Work::TakePut { dim, mode, base, index, src, out } => {
@@ -165,8 +158,7 @@ impl CpuPlan {
             return Err(Error::Value("program: the binding does not fit its structure".into()));
         }
         let arena = if plan.arena > 0 { Some(self.pool.take(plan.arena)?) } else { None };
-        let scratch = if self.scratch > 0 { Some(self.pool.take(self.scratch)?) } else { None };
-        let mut bound = Bound { ptrs: SmallVec::new(), blocks: SmallVec::new(), arena, scratch };
+        let mut bound = Bound { ptrs: SmallVec::new(), blocks: SmallVec::new(), arena };
         for storage in &plan.storages {
             let mut block = None;
             let donated = storage.reuse.and_then(|i| {
@@ -205,17 +197,15 @@ struct Bound {
     /// The fresh buffers of live-outs.
     blocks: SmallVec<[Option<Block>; 16]>,
     arena: Option<Block>,
-    scratch: Option<Block>,
 }
 
 impl Plan for CpuPlan {
     fn run(&self, inputs: &mut Vec<Buffer>, slots: &[Slot]) -> Result<Vec<Buffer>, PlanError> {
         let mut bound = self.bind(inputs).map_err(|error| PlanError { instr: None, error })?;
-        let scratch = bound.scratch.as_ref().map_or(std::ptr::null_mut(), |s| s.ptr());
         let bases = Bases { ptrs: &bound.ptrs, slots };
         let _awake = self.long.then(|| self.threads.stay_awake());
         for (i, step) in self.plan.steps.iter().enumerate() {
-            self.step(i, bases, scratch).map_err(|error| PlanError { instr: Some(step.instr), error })?;
+            self.step(i, bases).map_err(|error| PlanError { instr: Some(step.instr), error })?;
         }
         let mut outs: Vec<Buffer> = Vec::with_capacity(self.plan.outs.len());
         for (k, &storage) in self.plan.outs.iter().enumerate() {
@@ -237,12 +227,11 @@ impl Plan for CpuPlan {
 
     fn profile(&self, inputs: &mut Vec<Buffer>, slots: &[Slot]) -> Result<Vec<(String, f64)>, PlanError> {
         let bound = self.bind(inputs).map_err(|error| PlanError { instr: None, error })?;
-        let scratch = bound.scratch.as_ref().map_or(std::ptr::null_mut(), |s| s.ptr());
         let bases = Bases { ptrs: &bound.ptrs, slots };
         let mut took = Vec::with_capacity(self.plan.steps.len());
         for (i, step) in self.plan.steps.iter().enumerate() {
             let start = std::time::Instant::now();
-            self.step(i, bases, scratch).map_err(|error| PlanError { instr: Some(step.instr), error })?;
+            self.step(i, bases).map_err(|error| PlanError { instr: Some(step.instr), error })?;
             took.push((step.work.to_string(), start.elapsed().as_secs_f64()));
         }
         Ok(took)

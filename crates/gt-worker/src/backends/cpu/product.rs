@@ -12,6 +12,9 @@ use std::cell::UnsafeCell;
 #[path = "product_x86.rs"]
 mod x86;
 
+#[cfg(target_arch = "x86_64")]
+pub use x86::turn_words;
+
 /// A matrix in memory: element (i, j) lies at `at + i * rs + j * cs`.
 #[derive(Clone, Copy)]
 pub struct Mat<T> {

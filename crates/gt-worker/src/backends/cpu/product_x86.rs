@@ -181,7 +181,7 @@ unsafe fn turn_plainly<T: Copy>(
     for j in rows {
         for p in cols.clone() {
             // SAFETY: as the caller promises.
-            unsafe { *to.add(p * step + j) = *from.offset(j as isize * stride + p as isize) };
+            unsafe { *to.add(p * step + j) = from.offset(j as isize * stride + p as isize).read_unaligned() };
         }
     }
 }
@@ -211,9 +211,26 @@ impl Turn for f32 {
     }
 }
 
+/// `to[p * step + j] = from[j * stride + p]` for `rows` of j and `cols` of p, of words whatever they mean.
+///
+/// # Safety
+/// Both sides hold these elements.
+#[target_feature(enable = "avx2")]
+pub unsafe fn turn_words(
+    from: *const f32,
+    stride: isize,
+    to: *mut f32,
+    step: usize,
+    rows: usize,
+    cols: usize,
+) {
+    // SAFETY: passed on from the caller.
+    unsafe { Turn::turn(from, stride, to, step, rows, cols) }
+}
+
 /// Transposes a square of eight.
 #[inline(always)]
-pub unsafe fn turn_eight(from: *const f32, stride: isize, to: *mut f32, step: usize) {
+unsafe fn turn_eight(from: *const f32, stride: isize, to: *mut f32, step: usize) {
     // SAFETY: as the caller promises.
     unsafe {
         let row = |i: isize| _mm256_loadu_ps(from.offset(i * stride));
