@@ -270,7 +270,15 @@ def _at_exit():
     import sys
 
     interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt
-    failures = _gt._finish(not interrupted)
+    try:
+        failures = _gt._finish(not interrupted)
+    except KeyboardInterrupt:
+        import os
+
+        print("gt: interrupted while waiting for what was recorded", file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(130)
     if failures:
         import os
 

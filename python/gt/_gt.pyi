@@ -274,6 +274,12 @@ class Tensor:
         axis: SupportsIndex | None = None,
         keepdims: builtins.bool | None = None,
     ) -> Tensor: ...
+    def argsort(
+        self, /, dim: SupportsIndex = ..., descending: builtins.bool = False, stable: builtins.bool | None = None
+    ) -> Tensor:
+        """
+        Where the elements of the sorted tensor were.
+        """
     def backward(
         self,
         /,
@@ -495,6 +501,10 @@ class Tensor:
         """
     @property
     def itemsize(self, /) -> builtins.int: ...
+    def kthvalue(self, /, k: SupportsIndex, dim: SupportsIndex = ..., keepdim: builtins.bool = False) -> Any:
+        """
+        The `k`th smallest element along a dimension, counted from 1, and where it is.
+        """
     def le(self, /, other: Tensor | SupportsFloat | SupportsIndex) -> Tensor: ...
     def le_(self, /, other: Tensor | SupportsFloat | SupportsIndex) -> Tensor: ...
     def leaky_relu(self, /, negative_slope: SupportsFloat | SupportsIndex = 0.01) -> Tensor: ...
@@ -563,6 +573,10 @@ class Tensor:
         axis: SupportsIndex | Sequence[SupportsIndex] | None = None,
         keepdims: builtins.bool | None = None,
     ) -> Tensor: ...
+    def median(self, /, dim: SupportsIndex | None = None, keepdim: builtins.bool = False) -> Any:
+        """
+        The median of all elements, or along a dimension with its place; of two the smaller.
+        """
     def min(
         self,
         /,
@@ -585,6 +599,10 @@ class Tensor:
     def movedim(
         self, /, source: SupportsIndex | Sequence[SupportsIndex], destination: SupportsIndex | Sequence[SupportsIndex]
     ) -> Tensor: ...
+    def msort(self, /) -> Tensor:
+        """
+        The elements in order along the first dimension.
+        """
     def mul(self, /, other: Tensor | SupportsFloat | SupportsIndex) -> Tensor: ...
     def mul_(self, /, other: Tensor | SupportsFloat | SupportsIndex) -> Tensor: ...
     def multiply(self, /, other: Tensor | SupportsFloat | SupportsIndex) -> Tensor: ...
@@ -781,6 +799,12 @@ class Tensor:
         self, /, beta: SupportsFloat | SupportsIndex = 1.0, threshold: SupportsFloat | SupportsIndex = 20.0
     ) -> Tensor: ...
     def softsign(self, /) -> Tensor: ...
+    def sort(
+        self, /, dim: SupportsIndex = ..., descending: builtins.bool = False, stable: builtins.bool | None = None
+    ) -> Any:
+        """
+        Elements in order along a dimension, and where they were. Equals always keep their order.
+        """
     def split(self, /, split_size: Any, dim: SupportsIndex = 0) -> builtins.tuple: ...
     def sqrt(self, /) -> Tensor: ...
     def sqrt_(self, /) -> Tensor: ...
@@ -853,6 +877,12 @@ class Tensor:
         """
         The elements as nested lists; waits for them.
         """
+    def topk(
+        self, /, k: SupportsIndex, dim: SupportsIndex = ..., largest: builtins.bool = True, sorted: builtins.bool = True
+    ) -> Any:
+        """
+        The `k` largest or smallest elements along a dimension, always in order, and where they are.
+        """
     def transpose(self, /, dim0: SupportsIndex, dim1: SupportsIndex) -> Tensor: ...
     def tril(self, /, diagonal: SupportsIndex = 0) -> Tensor: ...
     def tril_(self, /, diagonal: SupportsIndex = 0) -> Tensor: ...
@@ -876,6 +906,17 @@ class Tensor:
         *,
         generator: Any | None = None,
     ) -> Tensor: ...
+    def unique(
+        self,
+        /,
+        sorted: builtins.bool = True,
+        return_inverse: builtins.bool = False,
+        return_counts: builtins.bool = False,
+        dim: SupportsIndex | None = None,
+    ) -> Any:
+        """
+        The distinct elements, always in order; perhaps with the place of each element among them, and their counts.
+        """
     def unsqueeze(self, /, dim: SupportsIndex | None = None, *, axis: SupportsIndex | None = None) -> Tensor: ...
     def var(
         self,
@@ -1230,7 +1271,7 @@ def clip_grad_norm_(
 
 def connect(address: builtins.str, token: builtins.str | None = None) -> Session:
     """
-    Connects to a server; the session becomes the default of the process.
+    Connects to a server; the session becomes the default of the process. Tensors of the former default stay usable.
     """
 
 def cosine_similarity(
@@ -1380,6 +1421,17 @@ def kl_div(
     input: Tensor, target: Tensor, *, reduction: builtins.str = "mean", log_target: builtins.bool = False
 ) -> Tensor: ...
 def l1_loss(input: Tensor, target: Tensor, *, reduction: builtins.str = "mean") -> Tensor: ...
+def layer_norm(
+    input: Tensor,
+    normalized_shape: SupportsIndex | Sequence[SupportsIndex],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: SupportsFloat | SupportsIndex = 1e-5,
+) -> Tensor:
+    """
+    Normalizes to mean 0 and variance 1 over the last dimensions, then scales and shifts.
+    """
+
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     `input @ weight.T + bias`, as one instruction.
@@ -1519,6 +1571,30 @@ def result_type(
 ) -> _dtype:
     """
     The type that results when two operands are combined.
+    """
+
+def rms_norm(
+    input: Tensor,
+    normalized_shape: SupportsIndex | Sequence[SupportsIndex],
+    weight: Tensor | None = None,
+    eps: SupportsFloat | SupportsIndex | None = None,
+) -> Tensor:
+    """
+    Divides by the root of the mean square over the last dimensions, then scales.
+    """
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: SupportsFloat | SupportsIndex = 0.0,
+    is_causal: builtins.bool = False,
+    scale: SupportsFloat | SupportsIndex | None = None,
+    enable_gqa: builtins.bool = False,
+) -> Tensor:
+    """
+    `softmax(query @ key.T * scale + attn_mask) @ value`; a row that sees nothing gives zeros.
     """
 
 def set_printoptions(

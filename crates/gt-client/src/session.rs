@@ -190,7 +190,8 @@ impl Session {
             None => None,
         };
         let on_msg: OnMsg = Box::new(move |msg| match msg {
-            SessionMsg::Log { line } => {
+            SessionMsg::Log { line, debug: true } => eprintln!("{line}"),
+            SessionMsg::Log { line, debug: false } => {
                 use std::io::Write;
                 if let Some(file) = &mut log {
                     let _ = writeln!(file, "{line}");

@@ -231,7 +231,7 @@ fn a_session_s_log_goes_to_its_client() {
     let mut lines = Vec::new();
     loop {
         match client.hear() {
-            SessionMsg::Log { line } => lines.push(line),
+            SessionMsg::Log { line, .. } => lines.push(line),
             SessionMsg::Update { .. } => break,
             _ => {}
         }

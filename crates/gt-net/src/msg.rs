@@ -156,9 +156,11 @@ pub enum SessionMsg {
         req: u64,
         stats: Stats,
     },
-    /// A line for the client's instruction log (C13).
+    /// A line for the client's instruction log, or for its stderr (C13).
     Log {
         line: String,
+        /// It was asked for by a debug switch.
+        debug: bool,
     },
     /// The session cannot go on.
     Fatal {
@@ -246,6 +248,13 @@ pub enum WorkerCmd {
         tensor: TensorId,
         failure: Failure,
     },
+    /// The session's client wants to see what the worker does for it (`GT_DEBUG_WORKER`) and the plans it makes
+    /// (`GT_DEBUG_COMPILE`).
+    Watch {
+        session: SessionId,
+        work: bool,
+        plans: bool,
+    },
     /// The session is over: drop all it has.
     End {
         session: SessionId,
@@ -291,6 +300,11 @@ pub enum WorkerMsg {
         tensor: TensorId,
         goal: Option<WorkerId>,
         result: Result<Option<Bytes>, Failure>,
+    },
+    /// What a session that is watched has made the worker do, line by line.
+    Lines {
+        session: SessionId,
+        lines: Vec<String>,
     },
     Stats {
         req: u64,

@@ -5,7 +5,7 @@ use crate::begun::{Begun, Rest};
 use crate::plans::{Found, Plans, count_ops, panic_text};
 use crate::rescue::rescue;
 use crate::road::{self, Job, Parcel};
-use crate::table::{Entry, Inputs, Item};
+use crate::table::{Entry, Inputs, Item, Watch};
 use crate::worker::{Core, State, Upload};
 use gt_ir::{Error, Program, Slot, TensorId, Ty};
 use gt_net::msg::{Compiled, Failure, Fetch, Prefix, Run, SessionId, Value, WorkerMsg};
@@ -96,6 +96,7 @@ impl Executor {
         let Run { seq, program, prefix } = &run;
         let mut state = self.core.state.lock();
         let Some(table) = state.sessions.get_mut(&session) else { return };
+        let watch = table.watch;
         let begun = prefix.and_then(|id| table.take_begun(id));
         let mut inputs = match table.take_inputs(*seq, program) {
             Ok(inputs) => inputs,
@@ -106,6 +107,9 @@ impl Executor {
             Some(done) => done,
             None => self.whole(session, program, &mut inputs.buffers),
         };
+        if self.debug || watch.work || watch.plans {
+            self.describe(session, watch, &run, &found, busy, outcome.is_err());
+        }
         let mut state = self.core.state.lock();
         let counters = &mut state.counters;
         counters.programs += 1;
@@ -115,10 +119,6 @@ impl Executor {
         match found {
             Found::Hit => counters.plan_hits += 1,
             Found::Missed { why, took, kept } => {
-                if self.debug {
-                    let (key, ops) = (program.key, program.structure.instrs.len());
-                    eprintln!("gt worker: plan {key:016x} of {ops} ops made in {took:?} ({})", why.text());
-                }
                 compiled = Some(Compiled {
                     key: program.key,
                     instrs: program.structure.instrs.len() as u32,
@@ -133,14 +133,6 @@ impl Executor {
         }
         if let Some(table) = state.sessions.get_mut(&session) {
             table.compiled.extend(compiled);
-        }
-        if self.debug {
-            eprintln!(
-                "gt worker: session {} program {seq} key={:016x} ran in {busy:?}{}",
-                session.0,
-                program.key,
-                if outcome.is_err() { ", failed" } else { "" }
-            );
         }
         let counters = &mut state.counters;
         let dropped = match outcome {
@@ -160,6 +152,40 @@ impl Executor {
         drop(state);
         // Memory goes back with no lock held.
         drop((dropped, inputs));
+    }
+
+    /// Says what was done for a program: here (`GT_DEBUG_WORKER`), and to a client that watches (C13).
+    fn describe(
+        &self,
+        session: SessionId,
+        watch: Watch,
+        run: &Run,
+        found: &Found,
+        busy: Duration,
+        failed: bool,
+    ) {
+        let (key, ops) = (run.program.key, run.program.structure.instrs.len());
+        let mut work = Vec::new();
+        let mut plans = Vec::new();
+        if let Found::Missed { why, took, .. } = found {
+            let line = format!("plan {key:016x} of {ops} ops made in {took:?} ({})", why.text());
+            plans.push(format!("gt compile: {line}"));
+            plans.extend(self.plans.text(&run.program));
+            work.push(format!("gt worker: {line}"));
+        }
+        let how = if failed { ", failed" } else { "" };
+        let (id, seq) = (session.0, run.seq);
+        work.push(format!("gt worker: session {id} program {seq} key={key:016x} ran in {busy:?}{how}"));
+        if self.debug {
+            work.iter().for_each(|line| eprintln!("{line}"));
+        }
+        let mut lines = if watch.plans { plans } else { Vec::new() };
+        if watch.work {
+            lines.append(&mut work);
+        }
+        if !lines.is_empty() {
+            (self.core.say)(WorkerMsg::Lines { session, lines });
+        }
     }
 
     /// Runs a program from its start, by its plan.

@@ -116,6 +116,11 @@ impl Plans {
         self.made.get(&program.key).is_some_and(|m| m.structure == program.structure)
     }
 
+    /// The plan of a program in a form a person can read, if there is one.
+    pub fn text(&self, program: &Program) -> Option<String> {
+        self.made.get(&program.key).map(|made| made.plan.text())
+    }
+
     /// Notes that a program without a plan ran all the same, having been begun early. Plans were made in `took`.
     pub fn owe(&mut self, program: &Program, took: Duration) -> Found {
         let known = self.owed.contains(&program.structure);

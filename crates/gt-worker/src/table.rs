@@ -60,6 +60,15 @@ pub struct SessionTable {
     pub failures: Vec<(u64, Failure)>,
     pub spared: Vec<TensorId>,
     pub compiled: Vec<Compiled>,
+    /// What its client wants to see: what the worker does, and the plans it makes.
+    pub watch: Watch,
+}
+
+/// What a session's client wants to see.
+#[derive(Clone, Copy, Default)]
+pub struct Watch {
+    pub work: bool,
+    pub plans: bool,
 }
 
 /// The inputs of a program, taken from the table.

@@ -4,7 +4,7 @@ use crate::backend::{Backend, Buffer, HostBytes};
 use crate::executor::Executor;
 use crate::plans::Miss;
 use crate::road::{self, Job, Parcel};
-use crate::table::{Entry, Item, SessionTable};
+use crate::table::{Entry, Item, SessionTable, Watch};
 use gt_ir::{TensorId, Ty};
 use gt_net::bulk::{BulkBytes, Endpoint, TicketKey};
 use gt_net::msg::{SessionId, WorkerCmd, WorkerInfo, WorkerMsg, WorkerStats};
@@ -216,6 +216,7 @@ impl Core {
                     table.insert(tensor, Entry::Poisoned(failure));
                 }
             }
+            WorkerCmd::Watch { session, work, plans } => state.session(session).watch = Watch { work, plans },
             WorkerCmd::End { session } => {
                 let table = state.sessions.remove(&session);
                 state.early.retain(|(s, _), _| *s != session);

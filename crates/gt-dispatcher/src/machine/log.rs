@@ -84,9 +84,26 @@ impl Session {
         let details = details();
         if let Some(log) = &mut self.log {
             let line = log.format(cx.now, event, &whom, what, bytes, &details);
-            cx.out.push(Action::ToClient(self.id, SessionMsg::Log { line }));
+            self.log_line(cx, line);
         }
         cx.log.line(cx.now, cx.out, event, &whom, what, bytes, || details);
+    }
+
+    /// Sends a line of the session's log to where its client reads it.
+    fn log_line(&self, cx: &mut Cx, line: String) {
+        if self.log_to.debug {
+            let line = format!("gt dispatcher: {line}");
+            cx.out.push(Action::ToClient(self.id, SessionMsg::Log { line, debug: true }));
+        }
+        if self.log_to.file {
+            cx.out.push(Action::ToClient(self.id, SessionMsg::Log { line, debug: false }));
+        }
+    }
+
+    /// What a worker did for this session, for a client that asked to see it.
+    pub(super) fn worker_lines(&self, cx: &mut Cx, lines: Vec<String>) {
+        let message = |line| Action::ToClient(self.id, SessionMsg::Log { line, debug: true });
+        cx.out.extend(lines.into_iter().map(message));
     }
 
     fn note_batch(&mut self, cx: &mut Cx, event: &str, worker: Option<WorkerId>, batch: &Batch) {
@@ -125,7 +142,7 @@ impl Session {
         }
         for text in program.log_lines() {
             if let (true, Some(_)) = (here, &self.log) {
-                cx.out.push(Action::ToClient(self.id, SessionMsg::Log { line: format!("    {text}") }));
+                self.log_line(cx, format!("    {text}"));
             }
             if server {
                 cx.out.push(Action::Log(format!("    {text}")));
@@ -209,7 +226,7 @@ impl Session {
             WorkerCmd::Poison { tensor, failure, .. } => self.note(cx, "ERROR", to, "Poison", 0, || {
                 format!("{} {}", tensor_text(*tensor), failure_text(failure))
             }),
-            WorkerCmd::End { .. } | WorkerCmd::Stats { .. } => {}
+            WorkerCmd::Watch { .. } | WorkerCmd::End { .. } | WorkerCmd::Stats { .. } => {}
         }
     }
 

@@ -2,12 +2,13 @@
 
 use super::Cx;
 use super::session::{Asked, Holder, Move, Pending, Session, Tensor, no_workers};
-use gt_ir::{Error, Program, Result, Slot, TensorId, Ty, bail};
+use foldhash::fast::FixedState;
+use gt_ir::{DType, Error, Program, Result, Slot, TensorId, Ty, bail};
 use gt_net::msg::{
     Batch, Bytes, ClientMsg, Failure, Fetch, Prefix, Run, SessionMsg, Value, WorkerCmd, WorkerId,
 };
 use smallvec::SmallVec;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 /// Programs of one session begun early at most: a stream has one.
 const MAX_PREFIXES: usize = 64;
@@ -151,26 +152,34 @@ impl Session {
                 self.pending.len()
             );
         }
-        let types = cx.checked.check(&mut program)?;
-        program.check_binding(&types)?;
         self.last_seq = seq;
         self.counters.programs += 1;
         self.counters.instructions += program.structure.instrs.len() as u64;
-        let failure = match self.check_inputs(seq, &program)? {
-            Some(failure) => failure,
-            None => match self.place(&program, cx) {
+        let checked = cx.checked.check(&mut program).and_then(|types| {
+            program.check_binding(&types)?;
+            Ok((self.check_tensors(seq, &program)?, types))
+        });
+        let (failure, types) = match checked {
+            Ok((Some(failure), types)) => (failure, Some(types)),
+            Ok((None, types)) => match self.place(&program, cx) {
                 Some(worker) => {
                     let prefix = prefix.filter(|id| self.forget(*id, Some(worker), cx));
                     let run = Run { seq, program, prefix };
                     return self.send(run, &types, worker, parts, cx);
                 }
-                None => Failure { root: seq, instr: None, error: no_workers(&cx.config.address) },
+                None => {
+                    let error = no_workers(&cx.config.address);
+                    (Failure { root: seq, instr: None, error }, Some(types))
+                }
             },
+            // What is wrong with the program is its own failure, and costs the session nothing else.
+            Err(error) => (Failure { root: seq, instr: None, error }, None),
         };
         if let Some(prefix) = prefix {
             self.forget(prefix, None, cx);
         }
-        self.fail_here(seq, &program, &types, failure, cx)
+        self.fail_here(seq, &program, types.as_deref(), failure);
+        Ok(())
     }
 
     /// Has the beginning of a program run at home, if all it needs is there. Else the program will do without, and
@@ -209,16 +218,14 @@ impl Session {
         at == Some(worker)
     }
 
-    /// Checks that every input is there, of the right type, once. Gives the root cause if one has no value.
-    fn check_inputs(&mut self, seq: u64, program: &Program) -> Result<Option<Failure>> {
+    /// Checks that every input is there, of the right type, once, and that no result is. Gives the root cause if an
+    /// input has no value.
+    fn check_tensors(&mut self, seq: u64, program: &Program) -> Result<Option<Failure>> {
         let mut poison = None;
         for (id, input) in program.inputs.iter().zip(&program.structure.inputs) {
             let Some(tensor) = self.tensors.get_mut(id) else {
                 bail!(Value, "program {seq}: it reads tensor {}, which does not exist", id.0)
             };
-            if tensor.ty != input.ty {
-                bail!(Value, "program {seq}: tensor {} is {}, not {}", id.0, tensor.ty, input.ty);
-            }
             if tensor.freed_by != 0 {
                 bail!(Value, "program {seq}: tensor {} was freed by program {}", id.0, tensor.freed_by);
             }
@@ -226,8 +233,21 @@ impl Session {
                 bail!(Value, "program {seq}: tensor {} is an input twice", id.0);
             }
             tensor.read_by = seq;
-            if let (None, Some(why)) = (&poison, &tensor.poison) {
-                poison = Some((**why).clone());
+            match &tensor.poison {
+                Some(why) => {
+                    poison.get_or_insert_with(|| (**why).clone());
+                }
+                None if tensor.ty != input.ty => {
+                    bail!(Value, "program {seq}: tensor {} is {}, not {}", id.0, tensor.ty, input.ty)
+                }
+                None => {}
+            }
+        }
+        let mut written: HashSet<TensorId, FixedState> = HashSet::default();
+        let many = program.outs.len() > 1;
+        for id in &program.outs {
+            if self.tensors.contains_key(id) || (many && !written.insert(*id)) {
+                bail!(Value, "program {seq}: tensor {} is written twice", id.0);
             }
         }
         Ok(poison)
@@ -245,21 +265,16 @@ impl Session {
     }
 
     /// A program that cannot run anywhere: its results get the root cause, and its frees are not carried out (C5).
-    fn fail_here(
-        &mut self,
-        seq: u64,
-        program: &Program,
-        types: &[Ty],
-        failure: Failure,
-        cx: &mut Cx,
-    ) -> Result<()> {
-        for (&id, &out) in program.outs.iter().zip(&program.structure.outs) {
-            let mut tensor = Tensor::new(types[out as usize].clone());
+    /// Without `types` the program is malformed, and so may be what it says of its results.
+    fn fail_here(&mut self, seq: u64, program: &Program, types: Option<&[Ty]>, failure: Failure) {
+        for (k, &id) in program.outs.iter().enumerate() {
+            let out = program.structure.outs.get(k).zip(types).map(|(v, types)| types[*v as usize].clone());
+            // Nobody looks at the type of what has no value.
+            let mut tensor = Tensor::new(out.unwrap_or_else(|| Ty::new(DType::Bool, [0])));
             tensor.poison = Some(Box::new(failure.clone()));
-            self.add(id, tensor, cx)?;
+            self.tensors.entry(id).or_insert(tensor);
         }
         self.news.failures.push((seq, failure));
-        Ok(())
     }
 
     /// The worker a program is to run on: home if its inputs are there, else where most of their bytes are.

@@ -41,6 +41,8 @@ pub struct Client {
     pub fatal: Option<Error>,
     /// It has sent something that must end its session.
     pub malicious: bool,
+    /// Programs that no worker may ever see.
+    rejected: BTreeSet<u64>,
     /// A program whose beginning is sent: it comes first in the next batch.
     begun: Option<Run>,
     /// Prefixes whose programs will never come.
@@ -74,6 +76,7 @@ impl Client {
             losses: false,
             fatal: None,
             malicious: false,
+            rejected: BTreeSet::new(),
             begun: None,
             strays: BTreeSet::new(),
             next_prefix: 1,
@@ -277,21 +280,29 @@ impl Client {
         Program { structure, key, inputs: inputs.to_vec(), outs, slots, frees }
     }
 
-    /// Sends something that no honest client would.
+    /// Sends something that no honest client would. What is wrong with a program fails that program alone.
     pub fn misbehave(&mut self, rng: &mut Rng, to: &mut VecDeque<ClientMsg>) {
-        self.malicious = true;
         self.finish(to);
         let mut run = self.program(rng);
         match rng.below(5) {
-            0 => run.seq += 7,
-            1 => run.program.outs.reverse(),
-            2 => run.program.slots.clear(),
-            3 => run.program.inputs.push(TensorId(1 << 40)),
-            // Written twice: once well, then again.
-            _ => {}
+            0 => {
+                self.malicious = true;
+                run.seq += 7;
+            }
+            1 => run.program.slots.clear(),
+            2 => run.program.key ^= 1,
+            3 => {
+                run.program.structure =
+                    Arc::new(Structure { instrs: vec![], ..(*run.program.structure).clone() })
+            }
+            _ => run.program.inputs.push(TensorId(1 << 40)),
         }
-        let again = Run { seq: run.seq + 1, ..run.clone() };
-        to.push_back(ClientMsg::Batch(Batch { runs: vec![run, again], ..Batch::default() }));
+        self.rejected.insert(run.seq);
+        self.doomed.insert(run.seq, [run.seq].into());
+        for id in &run.program.outs {
+            self.expected.insert(*id, Expected::Failed([run.seq].into()));
+        }
+        to.push_back(ClientMsg::Batch(Batch { runs: vec![run], ..Batch::default() }));
     }
 
     pub fn hear(&mut self, message: SessionMsg, rng: &mut Rng, to: &mut VecDeque<ClientMsg>) -> Option<Deed> {
@@ -356,8 +367,11 @@ impl Client {
             assert!(self.losses, "{:?}: {failure:?}, but nothing was lost", self.id);
             return;
         }
-        let Error::Index(text) = &failure.error else { panic!("{:?}: {failure:?}", self.id) };
-        assert_eq!(*text, format!("boom {}", failure.root));
+        match &failure.error {
+            Error::Value(_) => assert!(self.rejected.contains(&failure.root), "{:?}: {failure:?}", self.id),
+            Error::Index(text) => assert_eq!(*text, format!("boom {}", failure.root)),
+            _ => panic!("{:?}: {failure:?}", self.id),
+        }
         assert!(roots.contains(&failure.root), "{:?}: {failure:?}, expected one of {roots:?}", self.id);
     }
 

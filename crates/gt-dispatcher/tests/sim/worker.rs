@@ -192,6 +192,7 @@ impl Worker {
                     *entry = Entry::Poisoned(failure);
                 }
             }
+            WorkerCmd::Watch { .. } => {}
             WorkerCmd::End { session } => {
                 self.sessions.remove(&session);
                 self.early.retain(|(s, _), _| *s != session);

@@ -23,7 +23,7 @@ impl Sizes {
         let mut scores: Shape = q[..rank - 1].into();
         scores.push(k[rank - 2]);
         let mut folded: Shape = k[..rank - 2].into();
-        let groups = if k[rank - 3] == 0 { 1 } else { q[rank - 3] / k[rank - 3] };
+        let groups = q[rank - 3].checked_div(k[rank - 3]).unwrap_or(1);
         folded.push(groups * q[rank - 2]);
         Sizes { scores, folded }
     }

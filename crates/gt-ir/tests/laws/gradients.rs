@@ -80,11 +80,11 @@ fn with(sample: &Sample, i: usize, x: HostTensor) -> Sample {
     sample
 }
 
+/// Values on a tape; none for what is no tensor, or zero.
+type Places = Vec<Option<usize>>;
+
 /// The gradients of a sample's float operands, under cotangents.
-fn gradients(
-    sample: &Sample,
-    cotangents: &[Option<HostTensor>],
-) -> (Tape, Vec<Option<usize>>, Vec<Option<usize>>, Vec<Option<usize>>) {
+fn gradients(sample: &Sample, cotangents: &[Option<HostTensor>]) -> (Tape, Places, Places, Places) {
     let mut tape = Tape::default();
     let (leaves, out) = record(&mut tape, sample);
     let g: Vec<Option<usize>> = cotangents.iter().map(|c| c.as_ref().map(|c| tape.leaf(c.clone()))).collect();
