@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import platform
 import re
 import subprocess
@@ -30,6 +31,9 @@ class Report:
     def __init__(self, title):
         self.title = title
         self.rows = []
+        self.load = os.getloadavg()[0]
+        if self.load > 0.7:
+            print(f"the machine is busy (load {self.load:.1f}): ratios mean little until it is not\n")
 
     def add(self, what, value, unit, goal=None, at_most=True, note=""):
         """Adds a row. `goal` is judged with `at_most` (smaller is better) or not."""
@@ -46,6 +50,7 @@ class Report:
             date=time.strftime("%Y-%m-%d %H:%M:%S"),
             machine=f"{platform.machine()} {platform.processor()} python {platform.python_version()}",
             torch=getattr(torch, "__version__", None),
+            load_before=self.load,
             rows=self.rows,
         )
         with open(path, "w") as file:

@@ -108,10 +108,15 @@ class Module(State):
         parts["_transient"].discard(name)
 
     def __getattr__(self, name):
+        # Every use of a layer or a weight comes here, so the likeliest homes come first and without a loop.
         parts = self.__dict__
-        for home in ("_parameters", "_buffers", "_modules"):
-            if home in parts and name in parts[home]:
-                return parts[home][name]
+        if "_modules" in parts:
+            if name in parts["_modules"]:
+                return parts["_modules"][name]
+            if name in parts["_parameters"]:
+                return parts["_parameters"][name]
+            if name in parts["_buffers"]:
+                return parts["_buffers"][name]
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
     def __delattr__(self, name):
