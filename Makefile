@@ -4,8 +4,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # `cargo nextest` where it is present: faster, and it names slow tests.
 RUST_TEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo "nextest run" || echo "test")
-# How long random programs and simulation seeds may take, in seconds each.
+# How long random programs may take, in seconds for each test of them.
 BUDGET ?= 20
+# How long the simulator goes through seeds, in seconds.
+SIM ?= 60
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-rust test-python test-unix test-tcp check fmt bench develop wheel soak clean
@@ -19,7 +21,7 @@ demo: develop ## set up all that is needed and train a small model on the auto-s
 test: develop test-rust test-python test-unix test-tcp ## set up all that is needed and pass every test
 
 test-rust: ## Rust tests: laws over the op table, random programs, simulation of the dispatcher
-	GT_SIM_SECONDS=$(BUDGET) GT_RANDOM_SECONDS=$(BUDGET) cargo $(RUST_TEST) --release --workspace --exclude gt-py
+	GT_SIM_SECONDS=$(SIM) GT_RANDOM_SECONDS=$(BUDGET) cargo $(RUST_TEST) --release --workspace --exclude gt-py
 
 test-python: develop ## the Python suite on the in-process system
 	$(BIN)/python -m pytest tests
@@ -30,8 +32,8 @@ test-unix: develop ## the same suite over a unix socket with one worker
 test-tcp: develop ## the same suite over TCP with four workers
 	GT_TEST_TRANSPORT=tcp4 $(BIN)/python -m pytest tests -m "not local_only"
 
-soak: develop ## long mode of random programs and simulation (set BUDGET)
-	$(MAKE) test-rust BUDGET=600
+soak: develop ## long mode of random programs and simulation (set BUDGET and SIM)
+	$(MAKE) test-rust BUDGET=600 SIM=600
 
 check: $(BIN)/.tools ## formatting, lints and types, cheapest first
 	cargo fmt --all --check

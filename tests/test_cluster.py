@@ -344,6 +344,24 @@ def test_debug_switches_speak_and_are_silent_otherwise(run_python):
     assert run_python(script, env={"GT_SYNC": "1"}).stdout == "6.0\n"
 
 
+def test_debug_switches_of_a_client_are_answered_by_the_server(start_system, run_python):
+    system = start_system(workers=1)
+    script = f"import gt\ngt.connect('localhost:{system.port}')\nprint((gt.ones(SIZE) + 1).sum().item())\n"
+    assert run_python(script.replace("SIZE", "9")).stderr == ""
+    for switch, words in {
+        "GT_VERBOSE": "connected to",
+        "GT_DEBUG_CLIENT": "gt client: program",
+        "GT_DEBUG_DISPATCHER": "gt dispatcher:",
+        "GT_DEBUG_WORKER": "gt worker: session",
+        "GT_DEBUG_COMPILE": "gt compile: plan",
+    }.items():
+        # Another size for each, so that each makes a plan.
+        done = run_python(script.replace("SIZE", str(len(switch))), env={switch: "1"})
+        assert words in done.stderr and float(done.stdout) == 2 * len(switch), (switch, done.stderr)
+        others = {"gt client", "gt dispatcher", "gt worker", "gt compile"} - {words.split(":")[0]}
+        assert not any(other in done.stderr for other in others), done.stderr
+
+
 def test_the_readme_runs(run_python, start_system):
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     with open(os.path.join(root, "README.md")) as file:

@@ -42,6 +42,13 @@ def test_interrupt_ends_a_wait(tmp_path):
 
 
 @pytest.mark.local_only
+def test_interrupt_ends_the_wait_at_exit(tmp_path):
+    status, _, err, seconds = interrupted(tmp_path, f"import gt\n{WORK}print('ready')\n")
+    assert status == 130 and "interrupted" in err and "Traceback" not in err, err
+    assert seconds < 10, err
+
+
+@pytest.mark.local_only
 def test_interrupt_leaves_a_usable_session(tmp_path):
     script = (
         f"import gt, os\n{WORK}print('ready')\ntry:\n    x.sum().item()\nexcept KeyboardInterrupt:\n"

@@ -243,10 +243,10 @@ from gt.composed.info import compile, finfo, iinfo  # noqa: E402
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gt import autograd, client, cuda, debug, linalg, nn, optim, serialization
+    from gt import autograd, client, cuda, debug, linalg, nn, optim, serialization, utils
     from gt.serialization import load, save
 
-_LAZY = {"autograd", "client", "cuda", "debug", "linalg", "nn", "optim", "serialization"}
+_LAZY = {"autograd", "client", "cuda", "debug", "linalg", "nn", "optim", "serialization", "utils"}
 
 
 def __getattr__(name):
@@ -270,7 +270,15 @@ def _at_exit():
     import sys
 
     interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt
-    failures = _gt._finish(not interrupted)
+    try:
+        failures = _gt._finish(not interrupted)
+    except KeyboardInterrupt:
+        import os
+
+        print("gt: interrupted while waiting for what was recorded", file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(130)
     if failures:
         import os
 

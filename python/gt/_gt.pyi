@@ -1147,6 +1147,11 @@ def _finish(wait: builtins.bool) -> list[builtins.str]:
     Ends every session; gives what failed unseen. Without waiting, what is still running is given up.
     """
 
+def _is_host_only() -> builtins.bool:
+    """
+    True in a data-loader worker.
+    """
+
 def _rebuild(
     cls: builtins.type,
     data: bytes,
@@ -1167,6 +1172,11 @@ def _save_program(path: builtins.str | PathLike[builtins.str]) -> None:
 def _set_grad_enabled(on: builtins.bool) -> builtins.bool:
     """
     Sets the thread's mode and returns the former one.
+    """
+
+def _set_host_only() -> None:
+    """
+    Makes this process a data-loader worker: it makes host tensors, and starts nothing.
     """
 
 def _sgd_step(

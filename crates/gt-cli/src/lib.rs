@@ -1,5 +1,6 @@
 //! The `gt` program, and the whole system inside one process. `python -m gt.server` and friends call the same code.
 
+pub mod host;
 pub mod local;
 pub mod replay;
 mod server;

@@ -80,7 +80,9 @@ impl Local {
         let local = self.clone();
         let connect: Box<Connect> =
             Box::new(move |on_msg: OnMsg| -> Result<(Arc<dyn Link>, SessionWelcome)> {
-                let vars = std::env::vars().filter(|(name, _)| name.starts_with("GT_")).collect();
+                // Dispatcher and workers in here read the debug switches themselves.
+                let ours = |name: &str| name.starts_with("GT_") && !name.starts_with("GT_DEBUG_");
+                let vars = std::env::vars().filter(|(name, _)| ours(name)).collect();
                 let client = local.hub.connect(vars, on_msg);
                 let welcome = client.welcome().clone();
                 Ok((Arc::new(LocalLink { client: Mutex::new(Some(client)), _local: local }), welcome))

@@ -121,7 +121,14 @@ fn profile(
     runs: usize,
 ) -> Result<i32> {
     let backend = backends::open(backend, None)?;
+    let mut compiling = f64::INFINITY;
+    for _ in 1..runs.max(1) {
+        let start = std::time::Instant::now();
+        backend.compile(&program.structure, types)?;
+        compiling = compiling.min(start.elapsed().as_secs_f64());
+    }
     let plan = backend.compile(&program.structure, types)?;
+    println!("{} instructions compiled in {:.1} us", program.structure.instrs.len(), compiling * 1e6);
     let mut buffers = Vec::new();
     for (ty, data) in types.iter().zip(inputs) {
         buffers.push(backend.upload(ty, HostBytes::Owned(data.clone()))?);

@@ -1,15 +1,17 @@
 //! A session: one client's connection to a dispatcher, with its streams, waits, credit and failures.
 
+use crate::stream::prefix::POSITIONS;
 use crate::stream::{Rebind, Sealed, SourceLine, Stream};
 use crate::value::{SETTLED, Value, ValueInner};
 use foldhash::fast::FixedState;
 use gt_ir::{Arg, Error, Program, Result, Scalar, Slot, Structure, TensorId, Ty};
 use gt_net::msg::{
-    Batch, Bytes, ClientMsg, Failure, Fetch, INLINE_BYTES, Payload, Run, SessionMsg, SessionWelcome, Stats,
+    Batch, Bytes, ClientMsg, Failure, Fetch, INLINE_BYTES, Payload, Prefix, Run, SessionMsg, SessionWelcome,
+    Stats,
 };
 use gt_net::shm::Shm;
 use parking_lot::{Condvar, Mutex};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -57,8 +59,12 @@ pub type Connect<'a> = dyn FnOnce(OnMsg) -> Result<(Arc<dyn Link>, SessionWelcom
 pub struct Settings {
     /// Instructions per program at most (`GT_CLIENT_BATCH_SIZE`).
     pub batch: usize,
+    /// Lengths at which an open program may be started early (`GT_PREFIX`, `0` for never).
+    pub prefix: Arc<[usize]>,
     /// Run op by op and wait for each (`GT_SYNC=1`).
     pub sync: bool,
+    /// A data-loader worker's: tensors are made, joined and cut, and nothing else (C12).
+    pub host: bool,
     /// Print what the client does (`GT_DEBUG_CLIENT=1`).
     pub debug: bool,
     /// Append the instruction log here (`GT_INSTRUCTION_LOG`).
@@ -68,9 +74,20 @@ pub struct Settings {
 impl Settings {
     /// Reads the process's environment.
     pub fn from_env() -> Settings {
+        let batch = std::env::var("GT_CLIENT_BATCH_SIZE").ok().and_then(|v| v.parse().ok()).unwrap_or(4096);
+        let prefix = match std::env::var("GT_PREFIX") {
+            Ok(v) if !v.is_empty() => {
+                let list = v.split(',').filter_map(|n| n.trim().parse().ok()).filter(|n| *n > 0);
+                list.collect()
+            }
+            // A program that reaches the cap is cut behind its first quarter.
+            _ => POSITIONS.into_iter().filter(|n| *n <= batch / 4).collect(),
+        };
         Settings {
-            batch: std::env::var("GT_CLIENT_BATCH_SIZE").ok().and_then(|v| v.parse().ok()).unwrap_or(4096),
+            batch,
+            prefix,
             sync: gt_ir::env::on("GT_SYNC"),
+            host: false,
             debug: gt_ir::env::on("GT_DEBUG_CLIENT"),
             log: std::env::var_os("GT_INSTRUCTION_LOG").filter(|v| !v.is_empty()).map(Into::into),
         }
@@ -113,6 +130,8 @@ struct Outbox {
     failed: VecDeque<(u64, Vec<SourceLine>)>,
     scalars: ScalarTable,
     structures: HashMap<u64, Arc<Structure>, FixedState>,
+    /// What the programs sent so far look like up to where a prefix may end.
+    marks: HashSet<u64, FixedState>,
 }
 
 /// One client's connection to a dispatcher.
@@ -171,7 +190,8 @@ impl Session {
             None => None,
         };
         let on_msg: OnMsg = Box::new(move |msg| match msg {
-            SessionMsg::Log { line } => {
+            SessionMsg::Log { line, debug: true } => eprintln!("{line}"),
+            SessionMsg::Log { line, debug: false } => {
                 use std::io::Write;
                 if let Some(file) = &mut log {
                     let _ = writeln!(file, "{line}");
@@ -196,6 +216,7 @@ impl Session {
                 failed: VecDeque::new(),
                 scalars: ScalarTable::default(),
                 structures: HashMap::default(),
+                marks: HashSet::default(),
             }),
             shared,
             streams: Mutex::new(Vec::new()),
@@ -217,7 +238,7 @@ impl Session {
 
     /// A new stream of this session, for one thread.
     pub(crate) fn new_stream(self: &Arc<Session>) -> Arc<Stream> {
-        let stream = Stream::new(self, self.settings.batch);
+        let stream = Stream::new(self, self.settings.batch, self.settings.prefix.clone());
         let mut streams = self.streams.lock();
         streams.retain(|s| s.strong_count() > 0);
         streams.push(Arc::downgrade(&stream));
@@ -301,6 +322,7 @@ impl Session {
         let data = s.slots.iter().map(|slot| if let Slot::Data(d) = slot { d.len() as u64 } else { 0 }).sum();
         let program =
             Program { structure, key, inputs: s.inputs, outs: s.outs, slots: s.slots, frees: s.frees };
+        outbox.remember(&s.marks);
         outbox.bytes += s.bytes;
         outbox.unfinished.push_back(Unfinished {
             seq,
@@ -318,8 +340,32 @@ impl Session {
                 program.outs.len()
             );
         }
-        outbox.queue.push(Run { seq, program });
+        outbox.queue.push(Run { seq, program, prefix: s.prefix });
         (s.held, Vec::new())
+    }
+
+    /// True if everything sent has finished, and no program sent so far begins as one with this mark does.
+    pub(crate) fn is_idle_and_new(&self, mark: u64) -> bool {
+        let outbox = self.outbox.lock();
+        outbox.queue.is_empty()
+            && !outbox.marks.contains(&mark)
+            && self.shared.inbox.lock().completed == outbox.seq
+            && !self.shared.failed.load(Ordering::Relaxed)
+            && !self.link.is_behind()
+    }
+
+    /// Sends the beginning of an open program. One that does not arrive is no loss.
+    pub(crate) fn send_prefix(&self, id: u64, program: Program) {
+        if self.settings.debug {
+            let (ops, kept) = (program.structure.instrs.len(), program.outs.len());
+            eprintln!("gt client: prefix {id} of the open program, ops={ops} kept={kept}");
+        }
+        let _order = self.outbox.lock();
+        let _ = self.link.send(ClientMsg::Prefix(Prefix { id, program }));
+    }
+
+    pub(crate) fn next_req(&self) -> u64 {
+        self.reqs.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Sends host bytes as a new tensor. They have been taken when this returns.
@@ -408,9 +454,13 @@ impl Session {
         self.send_batch(None, Vec::new()).map(drop)
     }
 
-    /// Takes over the frees of a stream that ends; they ride on the next message.
-    pub(crate) fn adopt(&self, frees: Vec<TensorId>) {
+    /// Takes over the frees of a stream that ends; they ride on the next message. What was begun of its program is
+    /// given up.
+    pub(crate) fn adopt(&self, frees: Vec<TensorId>, prefix: Option<u64>) {
         self.orphans.lock().extend(frees);
+        if let Some(prefix) = prefix.filter(|_| !self.is_closed()) {
+            let _ = self.link.send(ClientMsg::Forget { prefix });
+        }
     }
 
     /// Counters of the session and its workers.
@@ -703,6 +753,14 @@ impl Outbox {
             data > CREDIT_DATA
         };
         self.unfinished.iter().rev().find(over).map(|u| u.seq)
+    }
+
+    /// Remembers what a program looks like, so that the next of its kind is not begun early.
+    fn remember(&mut self, marks: &[u64]) {
+        if self.marks.len() >= 4096 {
+            self.marks.clear();
+        }
+        self.marks.extend(marks);
     }
 
     /// The shared copy of a structure, so that a repeated step is recognised by its address.

@@ -1,11 +1,16 @@
 //! One thread's stream of instructions: recording, cutting into programs and freeing (C2, C3).
 
+pub mod prefix;
+
 use crate::cell::Cell;
 use crate::session::Session;
 use crate::value::{SETTLED, Value, ValueInner};
 use foldhash::fast::FixedState;
-use gt_ir::{Arg, Args, Input, Instr, Op, Program, Result, Scalar, Slot, Structure, TensorId, Ty, Types};
+use gt_ir::{
+    Arg, Args, Input, Instr, Op, Program, Result, Scalar, Slot, Structure, TensorId, Ty, Types, bail,
+};
 use parking_lot::Mutex;
+use prefix::Progress;
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
 use std::sync::{Arc, Weak};
@@ -31,6 +36,10 @@ pub struct Sealed {
     pub held: Vec<Value>,
     /// Bytes of results that stay alive.
     pub bytes: u64,
+    /// The prefix of it that was sent ahead.
+    pub prefix: Option<u64>,
+    /// What it looks like up to each position where a prefix may end.
+    pub marks: Vec<u64>,
 }
 
 /// Where in the user's program an instruction was written: an index into the session's table of files, and a line.
@@ -83,6 +92,7 @@ struct Open {
     held: Vec<Value>,
     /// An optimizer step ended here: seal when the next instruction is recorded.
     step_ended: bool,
+    progress: Progress,
 }
 
 const INPUT: u32 = 1 << 31;
@@ -103,24 +113,12 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub(crate) fn new(session: &Arc<Session>, cap: usize) -> Arc<Stream> {
+    pub(crate) fn new(session: &Arc<Session>, cap: usize, positions: Arc<[usize]>) -> Arc<Stream> {
         Arc::new(Stream {
             session: Arc::downgrade(session),
             session_id: session.number,
             generation: session.generation,
-            open: Mutex::new(Open {
-                base: SETTLED + 1,
-                entries: Vec::new(),
-                inputs: Vec::new(),
-                input_index: HashMap::with_hasher(FixedState::default()),
-                slots: Vec::new(),
-                data: 0,
-                frees: Vec::new(),
-                free_bytes: 0,
-                rebinds: Vec::new(),
-                held: Vec::new(),
-                step_ended: false,
-            }),
+            open: Mutex::new(Open::new(SETTLED + 1, positions)),
             cap: cap.max(2 * WINDOW),
         })
     }
@@ -177,6 +175,9 @@ impl Stream {
                 v.stream.settle(v.pos)?;
             }
         }
+        if session.settings.host {
+            host_may(&op)?;
+        }
         let line = crate::source::current(session);
         let mut open = self.open.lock();
         let mut sent = None;
@@ -188,6 +189,10 @@ impl Stream {
                 let cut = open.best_cut();
                 session.send_sealed(open.seal_prefix(cut))
             });
+        }
+        // Looked at here, not when its last instruction is recorded: what that has read for good is dropped by now.
+        if open.entries.len() >= open.progress.next {
+            begin(session, &mut open);
         }
         let mut list = Args::new();
         for (i, arg) in args.iter().enumerate() {
@@ -279,17 +284,12 @@ impl Stream {
     pub fn snapshot(&self) -> Option<Program> {
         let open = self.open.lock();
         let mut copy = Open {
-            base: open.base,
             entries: open.entries.clone(),
             inputs: open.inputs.clone(),
-            input_index: HashMap::with_hasher(FixedState::default()),
             slots: open.slots.clone(),
             data: open.data,
             frees: open.frees.clone(),
-            free_bytes: 0,
-            rebinds: Vec::new(),
-            held: Vec::new(),
-            step_ended: false,
+            ..Open::new(open.base, Arc::default())
         };
         drop(open);
         let n = copy.entries.len();
@@ -332,23 +332,67 @@ impl Stream {
     }
 }
 
-/// Hashes an op and its result type, for cuts that depend on content alone.
+/// What a data-loader worker does: it makes tensors, joins them and takes parts of them (C12).
+fn host_may(op: &Op) -> Result<()> {
+    match op {
+        Op::Full { .. } | Op::Arange { .. } | Op::Random { .. } | Op::Data { .. } | Op::Cast(_) => Ok(()),
+        Op::View(_) | Op::Concat { .. } | Op::Take { .. } => Ok(()),
+        other => bail!(
+            Runtime,
+            "{}: a data-loader worker makes host tensors only: create, stack, slice, index and pickle them there, and \
+             compute in the main process, or with num_workers=0",
+            other.text().to_lowercase()
+        ),
+    }
+}
+
+/// Sends the beginning of the open program ahead if the workers have nothing to do and it is new to them (C3).
+#[cold]
+fn begin(session: &Session, open: &mut Open) {
+    let (len, mark) = open.pass();
+    if session.is_idle_and_new(mark)
+        && let Some(program) = open.prefix(len)
+    {
+        let id = open.progress.number(|| session.next_req());
+        session.send_prefix(id, program);
+    }
+}
+
 /// The thread has ended and nothing it made is alive: what was dropped since its last program is freed by others.
 impl Drop for Stream {
     fn drop(&mut self) {
-        let frees = std::mem::take(&mut self.open.get_mut().frees);
-        if frees.is_empty() || self.generation != crate::current::generation() {
+        let open = self.open.get_mut();
+        let (frees, (prefix, _)) = (std::mem::take(&mut open.frees), open.progress.take());
+        if (frees.is_empty() && prefix.is_none()) || self.generation != crate::current::generation() {
             return;
         }
         if let Some(session) = self.session.upgrade() {
-            session.adopt(frees);
+            session.adopt(frees, prefix);
         }
     }
 }
 
+/// Hashes an op and its result type, for what depends on content alone.
 const SIGNATURE: FixedState = FixedState::with_seed(0x6774);
 
 impl Open {
+    fn new(base: u64, positions: Arc<[usize]>) -> Open {
+        Open {
+            base,
+            entries: Vec::new(),
+            inputs: Vec::new(),
+            input_index: HashMap::with_hasher(FixedState::default()),
+            slots: Vec::new(),
+            data: 0,
+            frees: Vec::new(),
+            free_bytes: 0,
+            rebinds: Vec::new(),
+            held: Vec::new(),
+            step_ended: false,
+            progress: Progress::new(positions),
+        }
+    }
+
     fn operand(&mut self, stream: &Arc<Stream>, v: &Value) -> u32 {
         if Arc::ptr_eq(&v.stream, stream) && v.pos >= self.base {
             return (v.pos - self.base) as u32;
@@ -510,7 +554,8 @@ impl Open {
             std::mem::take(&mut self.rebinds).into_iter().partition(|(pos, _)| *pos <= cut_pos);
         self.rebinds = later;
         let rebinds = rebinds.into_iter().map(|(_, r)| r).collect();
-        Sealed { structure, inputs, outs: out_ids, slots, frees, rebinds, lines, held, bytes }
+        let (prefix, marks) = self.progress.take();
+        Sealed { structure, inputs, outs: out_ids, slots, frees, rebinds, lines, held, bytes, prefix, marks }
     }
 
     fn reopen(&mut self, id: TensorId, ty: &Ty) -> u32 {

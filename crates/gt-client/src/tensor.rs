@@ -1,6 +1,8 @@
 //! Tensors: a cell and a view of it, with PyTorch's aliasing and autograd.
 
-use crate::autograd::{Edge, GradMode, GradSlot, Hook, Node, NodeArg, NodeKind, Var, grad_enabled, record};
+use crate::autograd::{
+    Edge, GradMode, GradSlot, Held, Hook, Node, NodeArg, NodeKind, Var, grad_enabled, record,
+};
 use crate::cell::Cell;
 use crate::session::Session;
 use crate::value::{Value, ValueInner};
@@ -8,6 +10,7 @@ use gt_ir::infer::view_shape;
 use gt_ir::{Binary, DType, Error, Op, Operand, Operands, Result, Scalar, Shape, Ty, View, bail};
 use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
+use std::any::Any;
 use std::sync::{Arc, OnceLock, Weak};
 
 /// Strides in elements.
@@ -24,6 +27,16 @@ pub struct Step {
 /// A tensor. Cloning it gives another name for the same tensor.
 #[derive(Clone)]
 pub struct Tensor(Arc<Inner>);
+
+/// A tensor that may be gone.
+#[derive(Clone)]
+pub struct WeakTensor(Weak<Inner>);
+
+impl WeakTensor {
+    pub fn upgrade(&self) -> Option<Tensor> {
+        self.0.upgrade().map(Tensor)
+    }
+}
 
 struct Inner {
     cell: Arc<Cell>,
@@ -587,7 +600,7 @@ impl Tensor {
             *slot.grad.lock() = Some(g.clone());
             Ok(None)
         });
-        edge.node.add_hook(edge.nr, hook);
+        edge.node.add_hook(edge.nr, hook, None);
         Ok(())
     }
 
@@ -598,11 +611,64 @@ impl Tensor {
 
     /// Calls `hook` with the gradient of this tensor in each backward pass; returns the node and the hook's id.
     pub fn register_hook(&self, hook: Hook) -> Result<(Arc<Node>, u64)> {
+        self.register_holding_hook(hook, None)
+    }
+
+    /// `register_hook`, for a hook that holds something which `see_held` is to show.
+    pub fn register_holding_hook(&self, hook: Hook, held: Option<Held>) -> Result<(Arc<Node>, u64)> {
         let Some(edge) = self.history()? else {
             bail!(Runtime, "cannot register a hook on a tensor that doesn't require gradient");
         };
-        let id = edge.node.add_hook(edge.nr, hook);
+        let id = edge.node.add_hook(edge.nr, hook, held);
         Ok((edge.node, id))
+    }
+
+    /// Shows what callables hold that nobody but this tensor keeps alive, each once. Waits for no lock.
+    pub fn see_held(&self, see: &mut dyn FnMut(&(dyn Any + Send + Sync))) {
+        let inner = &*self.0;
+        if Arc::strong_count(&self.0) > 1 {
+            return;
+        }
+        let mut leaf = false;
+        let mut look = |edge: &Option<Edge>| {
+            if let Some(Edge { node, .. }) = edge
+                && Arc::strong_count(node) == 1
+            {
+                leaf = matches!(node.kind, NodeKind::Leaf(_));
+                node.see_held(see);
+            }
+        };
+        match inner.domain.get() {
+            Some((domain, depth)) if *depth == inner.path.len() => {
+                if Arc::strong_count(domain) == 1
+                    && let Some(edge) = domain.edge.try_lock()
+                {
+                    look(&edge);
+                }
+            }
+            _ if !inner.path.is_empty() => {
+                if let Some(Some(derived)) = inner.derived.try_lock().as_deref() {
+                    look(&derived.edge);
+                }
+            }
+            _ => {
+                if Arc::strong_count(&inner.cell) == 1 {
+                    inner.cell.see_edge(&mut look);
+                }
+            }
+        }
+        // A leaf's slot is also its node's.
+        if let Some(slot) = inner.slot.get()
+            && Arc::strong_count(slot) == 1 + leaf as usize
+            && let Some(hooks) = slot.post_hooks.try_lock()
+        {
+            hooks.iter().filter_map(|(.., held)| held.as_deref()).for_each(see);
+        }
+    }
+
+    /// A handle that does not keep the tensor alive.
+    pub fn downgrade(&self) -> WeakTensor {
+        WeakTensor(Arc::downgrade(&self.0))
     }
 
     /// The same storage without gradient history.

@@ -244,6 +244,10 @@ impl Machine {
                     Ok(())
                 })
             }
+            WorkerMsg::Lines { session, lines } => self.with_session(now, session, out, |s, cx| {
+                s.worker_lines(cx, lines);
+                Ok(())
+            }),
             WorkerMsg::Stats { req, stats } => {
                 if let Some(ask) = self.asks.answered(req, worker, stats) {
                     self.answer_stats(ask, out);

@@ -50,7 +50,7 @@ impl Client {
         let mut batch = Batch::default();
         for program in programs {
             self.seq += 1;
-            batch.runs.push(Run { seq: self.seq, program });
+            batch.runs.push(Run { seq: self.seq, program, prefix: None });
         }
         for id in fetches {
             self.req += 1;
@@ -231,7 +231,7 @@ fn a_session_s_log_goes_to_its_client() {
     let mut lines = Vec::new();
     loop {
         match client.hear() {
-            SessionMsg::Log { line } => lines.push(line),
+            SessionMsg::Log { line, .. } => lines.push(line),
             SessionMsg::Update { .. } => break,
             _ => {}
         }

@@ -7,7 +7,8 @@ use common::{full, ints, mul_add, to_bytes};
 use gt_dispatcher::{Action, Config, Event, Machine};
 use gt_ir::{Error, Program, TensorId};
 use gt_net::msg::{
-    Batch, ClientMsg, Fetch, Run, SessionId, SessionMsg, Value, WorkerCmd, WorkerId, WorkerInfo, WorkerMsg,
+    Batch, ClientMsg, Fetch, Prefix, Run, SessionId, SessionMsg, Value, WorkerCmd, WorkerId, WorkerInfo,
+    WorkerMsg,
 };
 
 const S: SessionId = SessionId(1);
@@ -55,7 +56,7 @@ impl Rig {
 
     fn run(&mut self, program: Program, fetches: &[u64]) -> Vec<Action> {
         self.seq += 1;
-        let runs = vec![Run { seq: self.seq, program }];
+        let runs = vec![Run { seq: self.seq, program, prefix: None }];
         let fetches = fetches.iter().map(|id| Fetch { req: *id, tensor: TensorId(*id) }).collect();
         self.client(ClientMsg::Batch(Batch { runs, fetches, frees: vec![] }))
     }
@@ -189,4 +190,62 @@ fn strays_are_ignored() {
     assert!(matches!(ended[..], [Action::ToWorker(WorkerId(0), WorkerCmd::End { session: S })]), "{ended:?}");
     assert!(rig.done(0, 1).is_empty());
     assert_eq!(rig.machine.count(), (0, 1));
+}
+
+#[test]
+fn a_program_that_is_refused_fails_alone() {
+    let mut rig = rig(Config::default(), 1);
+    let told = rig.run(mul_add(2, 7, 8, 3, [false, false], 1), &[1]);
+    let [Action::ToClient(_, SessionMsg::Update { completed: 1, values, failures })] = &told[..] else {
+        panic!("{told:?}")
+    };
+    assert!(failures[0].1.error.to_string().contains("tensor 7, which does not exist"), "{failures:?}");
+    assert_eq!(values[0].result, Err(failures[0].1.clone()), "its results have the root cause");
+    // What reads its results fails with the same cause; all else goes on.
+    rig.run(full(2, 1, 2), &[]);
+    let told = rig.run(mul_add(2, 1, 2, 3, [false, false], 3), &[]);
+    let [Action::ToClient(_, SessionMsg::Update { failures: more, .. })] = &told[..] else {
+        panic!("{told:?}")
+    };
+    assert_eq!((more[0].0, &more[0].1), (3, &failures[0].1));
+    assert_eq!(updates(&rig.done(0, 2)).len(), 0);
+    let told = rig.run(full(2, 1, 2), &[]);
+    let [Action::ToClient(_, SessionMsg::Update { failures, .. })] = &told[..] else { panic!("{told:?}") };
+    assert!(failures[0].1.error.to_string().contains("written twice"), "{failures:?}");
+    assert_eq!(rig.machine.count(), (1, 1), "the session is still there");
+}
+
+#[test]
+fn a_prefix_goes_home_and_its_program_after_it() {
+    let mut rig = rig(Config::default(), 0);
+    rig.step(Event::ClientUp { session: SessionId(2), name: "c".into(), vars: vec![] });
+    rig.add_worker(0);
+    let client = |rig: &mut Rig, message| rig.step(Event::Client(SessionId(2), message));
+    let prefix = |id, program| ClientMsg::Prefix(Prefix { id, program });
+    let sent = client(&mut rig, prefix(5, full(2, 1, 1)));
+    assert!(matches!(&sent[..], [Action::ToWorker(_, WorkerCmd::Prefix { .. })]), "{sent:?}");
+    let run = |seq, prefix| {
+        let runs = vec![Run { seq, program: full(2, 1, seq), prefix }];
+        ClientMsg::Batch(Batch { runs, ..Batch::default() })
+    };
+    let sent = client(&mut rig, run(1, Some(5)));
+    let [Action::ToWorker(_, WorkerCmd::Batch { batch, .. })] = &sent[..] else { panic!("{sent:?}") };
+    assert_eq!(batch.runs[0].prefix, Some(5));
+    // One that was never begun, or is not in a state to be, is no prefix at all.
+    assert!(client(&mut rig, prefix(6, mul_add(2, 8, 9, 3, [false, false], 4))).is_empty());
+    let sent = client(&mut rig, run(2, Some(6)));
+    let [Action::ToWorker(_, WorkerCmd::Batch { batch, .. })] = &sent[..] else { panic!("{sent:?}") };
+    assert_eq!(batch.runs[0].prefix, None);
+    client(&mut rig, prefix(7, full(2, 1, 9)));
+    let sent = client(&mut rig, ClientMsg::Forget { prefix: 7 });
+    assert!(matches!(&sent[..], [Action::ToWorker(_, WorkerCmd::Forget { prefix: 7, .. })]), "{sent:?}");
+    // The worker dies: the program runs elsewhere, from its start.
+    client(&mut rig, prefix(8, full(2, 1, 9)));
+    rig.add_worker(1);
+    rig.step(Event::WorkerGone { worker: WorkerId(0), reason: "gone".into() });
+    let sent = client(&mut rig, run(3, Some(8)));
+    let [Action::ToWorker(WorkerId(1), WorkerCmd::Batch { batch, .. })] = &sent[..] else {
+        panic!("{sent:?}")
+    };
+    assert_eq!(batch.runs[0].prefix, None);
 }

@@ -92,7 +92,7 @@ impl Client {
         let mut batch = Batch::default();
         for program in programs {
             self.seq += 1;
-            batch.runs.push(Run { seq: self.seq, program });
+            batch.runs.push(Run { seq: self.seq, program, prefix: None });
         }
         for id in fetches {
             self.req += 1;

@@ -102,6 +102,7 @@ struct WireRun<B, I, L> {
     outs: I,
     slots: L,
     frees: I,
+    prefix: Option<u64>,
 }
 
 type RunRef<'a> = WireRun<Vec<u8>, &'a [TensorId], &'a [Slot]>;
@@ -128,7 +129,7 @@ impl Interner {
             Named::New(bytes)
         };
         let (inputs, outs, slots, frees) = (&p.inputs[..], &p.outs[..], &p.slots[..], &p.frees[..]);
-        WireRun { seq: run.seq, structure, inputs, outs, slots, frees }
+        WireRun { seq: run.seq, structure, inputs, outs, slots, frees, prefix: run.prefix }
     }
 
     fn decode_run(&mut self, run: RunBuf<'_>) -> Result<Run> {
@@ -145,8 +146,8 @@ impl Interner {
                 (key, structure)
             }
         };
-        let WireRun { seq, inputs, outs, slots, frees, .. } = run;
-        Ok(Run { seq, program: Program { structure, key, inputs, outs, slots, frees } })
+        let WireRun { seq, inputs, outs, slots, frees, prefix, .. } = run;
+        Ok(Run { seq, program: Program { structure, key, inputs, outs, slots, frees }, prefix })
     }
 
     fn encode_batch<'a, M>(&mut self, session: Option<SessionId>, batch: &'a Batch) -> WireRef<'a, M> {
@@ -254,7 +255,8 @@ mod tests {
     }
 
     fn batch(programs: Vec<Program>) -> Batch {
-        let runs = programs.into_iter().zip(1..).map(|(program, seq)| Run { seq, program }).collect();
+        let runs =
+            programs.into_iter().zip(1..).map(|(program, seq)| Run { seq, program, prefix: None }).collect();
         Batch { runs, fetches: vec![Fetch { req: 7, tensor: TensorId(2) }], frees: vec![TensorId(3)] }
     }
 

@@ -28,6 +28,19 @@ pub struct Run {
     /// 1, 2, 3, ... per session.
     pub seq: u64,
     pub program: Program,
+    /// The prefix of this program that was sent ahead, if one was.
+    pub prefix: Option<u64>,
+}
+
+/// The beginning of a program that is still being recorded, to be started while the workers are idle (C3). It is a
+/// guess that costs nothing but time: no input dies, and the program goes on from it, or begins anew without it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Prefix {
+    /// Chosen by the client. A longer prefix of the same program comes under the same number.
+    pub id: u64,
+    /// The first instructions, numbered as the program itself will be. Its live-outs are the values that the rest
+    /// may still read; they are kept aside under `id`, and become tensors only with the program.
+    pub program: Program,
 }
 
 /// A request for a tensor's bytes, answered when every program sent before it has run.
@@ -51,6 +64,11 @@ pub struct Batch {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum ClientMsg {
     Batch(Batch),
+    Prefix(Prefix),
+    /// The program that this prefix began will never come.
+    Forget {
+        prefix: u64,
+    },
     /// A tensor made from host bytes. Without `data` the bytes follow on the bulk plane once a `Grant` came.
     Upload {
         tensor: TensorId,
@@ -138,9 +156,11 @@ pub enum SessionMsg {
         req: u64,
         stats: Stats,
     },
-    /// A line for the client's instruction log (C13).
+    /// A line for the client's instruction log, or for its stderr (C13).
     Log {
         line: String,
+        /// It was asked for by a debug switch.
+        debug: bool,
     },
     /// The session cannot go on.
     Fatal {
@@ -182,6 +202,16 @@ pub enum WorkerCmd {
         session: SessionId,
         batch: Batch,
     },
+    /// The beginning of a program that will come later.
+    Prefix {
+        session: SessionId,
+        prefix: Prefix,
+    },
+    /// Drops what was kept of a prefix.
+    Forget {
+        session: SessionId,
+        prefix: u64,
+    },
     /// A tensor's bytes.
     Upload {
         session: SessionId,
@@ -217,6 +247,13 @@ pub enum WorkerCmd {
         session: SessionId,
         tensor: TensorId,
         failure: Failure,
+    },
+    /// The session's client wants to see what the worker does for it (`GT_DEBUG_WORKER`) and the plans it makes
+    /// (`GT_DEBUG_COMPILE`).
+    Watch {
+        session: SessionId,
+        work: bool,
+        plans: bool,
     },
     /// The session is over: drop all it has.
     End {
@@ -264,6 +301,11 @@ pub enum WorkerMsg {
         goal: Option<WorkerId>,
         result: Result<Option<Bytes>, Failure>,
     },
+    /// What a session that is watched has made the worker do, line by line.
+    Lines {
+        session: SessionId,
+        lines: Vec<String>,
+    },
     Stats {
         req: u64,
         stats: WorkerStats,
@@ -283,6 +325,8 @@ pub struct WorkerStats {
     /// Why plans were missed: (reason, times).
     pub miss_reasons: Vec<(String, u64)>,
     pub plans: u64,
+    /// Programs that went on from a prefix.
+    pub begun_early: u64,
     pub plan_seconds: f64,
     pub busy_seconds: f64,
     pub bytes_in_use: u64,

@@ -8,9 +8,11 @@ use gt_client::value::Value;
 use gt_client::{Tensor, autograd};
 use gt_ir::{Error, Operand, Ty};
 use parking_lot::Mutex;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use smallvec::SmallVec;
+use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -169,10 +171,40 @@ impl PyNode {
     }
 }
 
-/// A Python callable as a hook of the engine.
-pub fn python_hook(hook: Py<PyAny>, device: Device) -> Hook {
-    Arc::new(move |g: &Tensor| {
+/// A Python object held from Rust, where the garbage collector sees it through the tensor that keeps it alive (C12).
+/// Empty once the collector has cleared it.
+pub struct Object(Mutex<Option<Py<PyAny>>>);
+
+impl Object {
+    fn new(object: Py<PyAny>) -> Object {
+        Object(Mutex::new(Some(object)))
+    }
+
+    fn get(&self, py: Python) -> Option<Py<PyAny>> {
+        self.0.lock().as_ref().map(|object| object.clone_ref(py))
+    }
+
+    /// Takes the object out.
+    pub fn take(&self) -> Option<Py<PyAny>> {
+        self.0.lock().take()
+    }
+
+    /// Shows the object to the collector, unless it is in use just now.
+    pub fn visit(&self, visit: &PyVisit) -> Result<(), PyTraverseError> {
+        match self.0.try_lock() {
+            Some(object) => visit.call(&*object),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A Python callable as a hook of the engine, and what it holds.
+pub fn python_hook(hook: Py<PyAny>, device: Device) -> (Hook, Arc<Object>) {
+    let held = Arc::new(Object::new(hook));
+    let object = held.clone();
+    let call = Arc::new(move |g: &Tensor| {
         Python::attach(|py| {
+            let Some(hook) = object.get(py) else { return Ok(None) };
             let given = PyTensor { t: g.clone(), device };
             let result = hook.bind(py).call1((given,)).map_err(carry)?;
             if result.is_none() {
@@ -188,7 +220,8 @@ pub fn python_hook(hook: Py<PyAny>, device: Device) -> Hook {
                 Err(_) => Err(Error::Type("hook: expected a Tensor or None to be returned".into())),
             }
         })
-    })
+    });
+    (call, held)
 }
 
 enum Hooked {
@@ -214,13 +247,17 @@ impl HookHandle {
     pub fn after_accumulation(t: &Tensor, device: Device, hook: Py<PyAny>) -> HookHandle {
         let slot = t.grad_slot();
         let id = POST_HOOKS.fetch_add(1, Ordering::Relaxed);
-        let t = t.clone();
+        // The slot is the tensor's: it must not keep the tensor alive.
+        let (t, held) = (t.downgrade(), Arc::new(Object::new(hook)));
+        let object = held.clone();
         let call = move || {
-            Python::attach(|py| {
-                hook.bind(py).call1((PyTensor { t: t.clone(), device },)).map(drop).map_err(carry)
+            let Some(t) = t.upgrade() else { return Ok(()) };
+            Python::attach(|py| match object.get(py) {
+                Some(hook) => hook.bind(py).call1((PyTensor { t, device },)).map(drop).map_err(carry),
+                None => Ok(()),
             })
         };
-        slot.post_hooks.lock().push((id, Arc::new(call)));
+        slot.post_hooks.lock().push((id, Arc::new(call), Some(held)));
         HookHandle { at: Hooked::Slot(Arc::downgrade(&slot)), id }
     }
 }
@@ -237,7 +274,7 @@ impl HookHandle {
             Hooked::Slot(slot) => {
                 if let Some(slot) = slot.upgrade() {
                     let mut hooks = slot.post_hooks.lock();
-                    let removed = hooks.iter().position(|(id, _)| *id == self.id).map(|i| hooks.remove(i));
+                    let removed = hooks.iter().position(|(id, ..)| *id == self.id).map(|i| hooks.remove(i));
                     drop(hooks);
                     drop(removed);
                 }
@@ -259,7 +296,7 @@ impl HookHandle {
 struct PythonBackward {
     name: String,
     /// Calls `backward` with the gradients, one per output.
-    call: Mutex<Option<Py<PyAny>>>,
+    call: Object,
     outputs: Vec<Ty>,
     materialize: bool,
     /// For each argument of `apply`: is it a tensor, and with which type.
@@ -269,7 +306,7 @@ struct PythonBackward {
 impl CustomBackward for PythonBackward {
     fn backward(&self, grads: Vec<Option<Tensor>>) -> gt_ir::Result<Vec<Option<Tensor>>> {
         Python::attach(|py| {
-            let call = self.call.lock().as_ref().map(|c| c.clone_ref(py));
+            let call = self.call.get(py);
             let Some(call) = call else {
                 return Err(Error::Runtime("backward: this function's saved values have been freed".into()));
             };
@@ -296,8 +333,12 @@ impl CustomBackward for PythonBackward {
         self.name.clone()
     }
 
+    fn held(&self) -> Option<&(dyn Any + Send + Sync)> {
+        Some(&self.call)
+    }
+
     fn release(&self) {
-        let released = self.call.lock().take();
+        let released = self.call.take();
         if let Some(call) = released {
             Python::attach(|py| {
                 // Tells the context that what it saved is gone.
@@ -391,7 +432,7 @@ pub fn _custom_node<'py>(
     }
     let types: Vec<Ty> = outputs.iter().map(|o| o.get().t.ty().clone()).collect();
     let backward =
-        PythonBackward { name, call: Mutex::new(Some(call)), outputs: types.clone(), materialize, inputs };
+        PythonBackward { name, call: Object::new(call), outputs: types.clone(), materialize, inputs };
     let Some(first) = types.first().cloned() else {
         return runtime_error("a Function must return at least one Tensor");
     };

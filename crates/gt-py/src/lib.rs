@@ -48,8 +48,9 @@ mod _gt {
     };
     #[pymodule_export]
     use crate::session::{
-        _finish, _save_program, _stats, _tape, PySession, connect, current_session, disconnect,
-        get_rng_state, gpu_workers, main, manual_seed, open_session, set_rng_state, synchronize,
+        _finish, _is_host_only, _save_program, _set_host_only, _stats, _tape, PySession, connect,
+        current_session, disconnect, get_rng_state, gpu_workers, main, manual_seed, open_session,
+        set_rng_state, synchronize,
     };
     #[pymodule_export]
     use crate::tensor::{_rebuild, PyTensor};

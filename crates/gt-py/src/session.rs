@@ -171,6 +171,18 @@ pub fn set_rng_state(state: (u64, u64)) -> Result<()> {
     Ok(())
 }
 
+/// Makes this process a data-loader worker: it makes host tensors, and starts nothing.
+#[pyfunction]
+pub fn _set_host_only() {
+    start::set_host_only();
+}
+
+/// True in a data-loader worker.
+#[pyfunction]
+pub fn _is_host_only() -> bool {
+    start::is_host_only()
+}
+
 /// Sets the number of workers inside this process, before or after it has started.
 #[pyfunction]
 pub fn gpu_workers(n: usize) -> Result<()> {
@@ -210,6 +222,7 @@ fn stats<'py>(py: Python<'py>, session: &Arc<Session>) -> Result<Bound<'py, PyDi
             w.miss_reasons.into_iter().collect::<std::collections::BTreeMap<_, _>>(),
         )?;
         row.set_item("plans", w.plans)?;
+        row.set_item("begun_early", w.begun_early)?;
         row.set_item("plan_seconds", w.plan_seconds)?;
         row.set_item("busy_seconds", w.busy_seconds)?;
         row.set_item("bytes_in_use", w.bytes_in_use)?;

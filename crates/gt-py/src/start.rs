@@ -4,15 +4,42 @@ use gt_cli::local::Local;
 use gt_client::session::{Session, Settings};
 use gt_ir::Result;
 use parking_lot::Mutex;
+use pyo3::prelude::*;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The system inside this process, once started, and the fork generation it belongs to.
 static LOCAL: Mutex<Option<(u64, Arc<Local>)>> = Mutex::new(None);
 /// How many workers it has or will have.
 static WORKERS: Mutex<usize> = Mutex::new(1);
 
+/// The fork generation of a data-loader worker, which makes host tensors and starts nothing (C12).
+static HOST_ONLY: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// Makes this process a data-loader worker.
+pub fn set_host_only() {
+    HOST_ONLY.store(gt_client::current::generation(), Ordering::Relaxed);
+}
+
+/// True in a data-loader worker, ours or PyTorch's.
+pub fn is_host_only() -> bool {
+    HOST_ONLY.load(Ordering::Relaxed) == gt_client::current::generation() || is_torch_worker()
+}
+
+fn is_torch_worker() -> bool {
+    Python::attach(|py| {
+        let modules = py.import("sys")?.getattr("modules")?;
+        let worker = modules.get_item("torch.utils.data._utils.worker")?;
+        Ok::<bool, PyErr>(!worker.getattr("_worker_info")?.is_none())
+    })
+    .unwrap_or(false)
+}
+
 /// The session of a process that never connected: `GT_SERVER` if set, else dispatcher and workers in here.
 pub fn start_default() -> Result<Arc<Session>> {
+    if is_host_only() {
+        return gt_cli::host::connect();
+    }
     match std::env::var("GT_SERVER") {
         Ok(addr) if !addr.is_empty() => connect(&addr, None),
         _ => {
@@ -40,6 +67,12 @@ fn local() -> Result<Arc<Local>> {
 
 /// A session with a server. Without a token, the one in the file that `GT_TOKEN_FILE` names.
 pub fn connect(addr: &str, token: Option<String>) -> Result<Arc<Session>> {
+    if is_host_only() {
+        gt_ir::bail!(
+            Runtime,
+            "connect: a data-loader worker makes host tensors only: connect in the main process"
+        );
+    }
     let token = match token {
         Some(token) => Some(token),
         None => gt_cli::token::read(None)?,

@@ -1,13 +1,14 @@
 //! The thread that runs programs: in order within a session, in turns between sessions.
 
-use crate::backend::{Buffer, PlanError};
-use crate::plans::{Found, Plans, panic_text};
+use crate::backend::{Buffer, Plan, PlanError};
+use crate::begun::{Begun, Rest};
+use crate::plans::{Found, Plans, count_ops, panic_text};
 use crate::rescue::rescue;
 use crate::road::{self, Job, Parcel};
-use crate::table::{Entry, Inputs, Item};
+use crate::table::{Entry, Inputs, Item, Watch};
 use crate::worker::{Core, State, Upload};
-use gt_ir::{Error, TensorId, Ty};
-use gt_net::msg::{Compiled, Failure, Fetch, Run, SessionId, Value, WorkerMsg};
+use gt_ir::{Error, Program, Slot, TensorId, Ty};
+use gt_net::msg::{Compiled, Failure, Fetch, Prefix, Run, SessionId, Value, WorkerMsg};
 use gt_net::spin;
 use parking_lot::MutexGuard;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,7 +27,17 @@ pub(crate) struct Executor {
 enum Next {
     Upload(Upload),
     Item(SessionId, Item),
+    /// Nothing: a plan that is owed may be made.
+    Spare,
     Stop,
+}
+
+/// What a program has come to.
+struct Done {
+    outs: Vec<Buffer>,
+    types: Arc<[Ty]>,
+    /// How often each op occurs.
+    ops: Arc<[(&'static str, u64)]>,
 }
 
 /// How often promises and early bytes are looked through while any are left.
@@ -40,10 +51,18 @@ impl Executor {
     pub fn run(mut self) {
         let core = self.core.clone();
         loop {
-            match next(&core) {
+            match next(&core, self.plans.owes()) {
                 Next::Stop => return,
+                Next::Spare => self.make_owed(),
                 Next::Upload(upload) => self.upload(upload),
                 Next::Item(session, Item::Run(run)) => self.program(session, run),
+                Next::Item(session, Item::Prefix(prefix)) => self.prefix(session, prefix),
+                Next::Item(session, Item::Forget(prefix)) => {
+                    let mut state = core.state.lock();
+                    let begun = state.sessions.get_mut(&session).and_then(|t| t.take_begun(prefix));
+                    drop(state);
+                    drop(begun);
+                }
                 Next::Item(session, Item::Close { fetches, frees }) => self.close(session, &fetches, &frees),
                 Next::Item(session, Item::Send { tensor, goal, to }) => {
                     let what = core.state.lock().find(session, tensor);
@@ -74,26 +93,23 @@ impl Executor {
 
     /// Runs a program. It succeeds as a whole or changes nothing but its results' poison (C5).
     fn program(&mut self, session: SessionId, run: Run) {
-        let Run { seq, program } = &run;
+        let Run { seq, program, prefix } = &run;
         let mut state = self.core.state.lock();
         let Some(table) = state.sessions.get_mut(&session) else { return };
+        let watch = table.watch;
+        let begun = prefix.and_then(|id| table.take_begun(id));
         let mut inputs = match table.take_inputs(*seq, program) {
             Ok(inputs) => inputs,
             Err(failure) => return failed(state, session, &run, None, failure, Vec::new()),
         };
         drop(state);
-        let (found, made) = self.plans.get(&*self.core.config.backend, program);
-        let start = Instant::now();
-        let outcome = made.and_then(|made| Ok((made, self.core.reserve(session, made.plan.reserve())?)));
-        let outcome = outcome.map_err(|error| PlanError { instr: None, error }).and_then(|(made, ())| {
-            let run = AssertUnwindSafe(|| made.plan.run(&mut inputs.buffers, &program.slots));
-            let outs = catch_unwind(run).unwrap_or_else(|panic| {
-                let error = Error::Runtime(format!("the program panicked: {}", panic_text(&*panic)));
-                Err(PlanError { instr: None, error })
-            })?;
-            Ok((outs, made))
-        });
-        let busy = start.elapsed();
+        let (found, busy, outcome) = match self.go_on(session, begun, program, &mut inputs.buffers) {
+            Some(done) => done,
+            None => self.whole(session, program, &mut inputs.buffers),
+        };
+        if self.debug || watch.work || watch.plans {
+            self.describe(session, watch, &run, &found, busy, outcome.is_err());
+        }
         let mut state = self.core.state.lock();
         let counters = &mut state.counters;
         counters.programs += 1;
@@ -103,10 +119,6 @@ impl Executor {
         match found {
             Found::Hit => counters.plan_hits += 1,
             Found::Missed { why, took, kept } => {
-                if self.debug {
-                    let (key, ops) = (program.key, program.structure.instrs.len());
-                    eprintln!("gt worker: plan {key:016x} of {ops} ops made in {took:?} ({})", why.text());
-                }
                 compiled = Some(Compiled {
                     key: program.key,
                     instrs: program.structure.instrs.len() as u32,
@@ -122,21 +134,13 @@ impl Executor {
         if let Some(table) = state.sessions.get_mut(&session) {
             table.compiled.extend(compiled);
         }
-        if self.debug {
-            eprintln!(
-                "gt worker: session {} program {seq} key={:016x} ran in {busy:?}{}",
-                session.0,
-                program.key,
-                if outcome.is_err() { ", failed" } else { "" }
-            );
-        }
         let counters = &mut state.counters;
         let dropped = match outcome {
-            Ok((outs, made)) => {
-                for (op, count) in &made.ops {
+            Ok(Done { outs, types, ops }) => {
+                for (op, count) in ops.iter() {
                     *counters.ops.entry(op).or_default() += count;
                 }
-                succeeded(&mut state, session, &run, &made.outs, outs, busy)
+                succeeded(&mut state, session, &run, &types, outs, busy)
             }
             Err(PlanError { instr, error }) => {
                 drop(state);
@@ -148,6 +152,122 @@ impl Executor {
         drop(state);
         // Memory goes back with no lock held.
         drop((dropped, inputs));
+    }
+
+    /// Says what was done for a program: here (`GT_DEBUG_WORKER`), and to a client that watches (C13).
+    fn describe(
+        &self,
+        session: SessionId,
+        watch: Watch,
+        run: &Run,
+        found: &Found,
+        busy: Duration,
+        failed: bool,
+    ) {
+        let (key, ops) = (run.program.key, run.program.structure.instrs.len());
+        let mut work = Vec::new();
+        let mut plans = Vec::new();
+        if let Found::Missed { why, took, .. } = found {
+            let line = format!("plan {key:016x} of {ops} ops made in {took:?} ({})", why.text());
+            plans.push(format!("gt compile: {line}"));
+            plans.extend(self.plans.text(&run.program));
+            work.push(format!("gt worker: {line}"));
+        }
+        let how = if failed { ", failed" } else { "" };
+        let (id, seq) = (session.0, run.seq);
+        work.push(format!("gt worker: session {id} program {seq} key={key:016x} ran in {busy:?}{how}"));
+        if self.debug {
+            work.iter().for_each(|line| eprintln!("{line}"));
+        }
+        let mut lines = if watch.plans { plans } else { Vec::new() };
+        if watch.work {
+            lines.append(&mut work);
+        }
+        if !lines.is_empty() {
+            (self.core.say)(WorkerMsg::Lines { session, lines });
+        }
+    }
+
+    /// Runs a program from its start, by its plan.
+    fn whole(
+        &mut self,
+        session: SessionId,
+        program: &Program,
+        inputs: &mut Vec<Buffer>,
+    ) -> (Found, Duration, Result<Done, PlanError>) {
+        let (found, made) = self.plans.get(&*self.core.config.backend, program);
+        let start = Instant::now();
+        let done = made.map_err(|error| PlanError { instr: None, error }).and_then(|made| {
+            let outs = run_plan(&self.core, session, &*made.plan, inputs, &program.slots)?;
+            Ok(Done { outs, types: made.outs.clone(), ops: made.ops.clone() })
+        });
+        (found, start.elapsed(), done)
+    }
+
+    /// Runs what is left of a program that was begun early. Nothing if it has to run from its start after all: its
+    /// plan is there, it began otherwise, or what is left has failed, which is told better by the whole (C5).
+    fn go_on(
+        &mut self,
+        session: SessionId,
+        begun: Option<Begun>,
+        program: &Program,
+        inputs: &mut Vec<Buffer>,
+    ) -> Option<(Found, Duration, Result<Done, PlanError>)> {
+        let rest = begun.filter(|_| !self.plans.has(program))?.rest(program)?;
+        let given = inputs.len();
+        match run_rest(&self.core, session, rest, inputs, &program.slots) {
+            Ok(Ran { planning, busy, types, outs }) => {
+                self.core.state.lock().counters.begun_early += 1;
+                let done = Done { outs, types: types.into(), ops: count_ops(&program.structure) };
+                Some((self.plans.owe(program, planning), busy, Ok(done)))
+            }
+            Err(error) if inputs.len() < given => {
+                // It panicked and lost its inputs: there is nothing to start from.
+                Some((self.plans.owe(program, Duration::ZERO), Duration::ZERO, Err(error)))
+            }
+            Err(_) => {
+                inputs.truncate(given);
+                None
+            }
+        }
+    }
+
+    /// Begins a program early. Whatever goes wrong is forgotten: the program will come.
+    fn prefix(&mut self, session: SessionId, prefix: Prefix) {
+        let Prefix { id, program } = prefix;
+        let mut state = self.core.state.lock();
+        let Some(table) = state.sessions.get_mut(&session) else { return };
+        let before = table.take_begun(id).unwrap_or_default();
+        let donates = program.structure.inputs.iter().any(|input| input.dies);
+        let inputs = if donates { None } else { table.take_inputs(0, &program).ok() };
+        drop(state);
+        let (Some(mut inputs), Some(rest)) = (inputs, before.rest(&program)) else { return };
+        let done = run_rest(&self.core, session, rest, &mut inputs.buffers, &program.slots).ok();
+        drop(inputs);
+        let busy = done.as_ref().map_or(Duration::ZERO, |ran| ran.busy);
+        if self.debug {
+            let (ops, how) = (program.structure.instrs.len(), if done.is_some() { "ran" } else { "failed" });
+            eprintln!("gt worker: session {} prefix {id} of {ops} ops {how} in {busy:?}", session.0);
+        }
+        let begun = done.map(|ran| Begun::new(program, ran.types, ran.outs, ran.planning));
+        let mut state = self.core.state.lock();
+        state.counters.busy_seconds += busy.as_secs_f64();
+        let table = state.sessions.get_mut(&session);
+        let unwanted = match (table, begun) {
+            (Some(table), Some(begun)) => table.keep_begun(id, begun),
+            (_, begun) => begun,
+        };
+        drop(state);
+        drop(unwanted);
+    }
+
+    /// Makes a plan that could not be made when its program ran.
+    fn make_owed(&mut self) {
+        if let Some((took, kept)) = self.plans.make_owed(&*self.core.config.backend) {
+            let counters = &mut self.core.state.lock().counters;
+            counters.plan_seconds += took.as_secs_f64();
+            counters.plans = kept;
+        }
     }
 
     /// Ends a batch: gives the values asked for, carries out its frees and tells the dispatcher.
@@ -183,8 +303,60 @@ impl Executor {
     }
 }
 
+/// Runs a plan if there is room for it. A panic is an error like others.
+fn run_plan(
+    core: &Core,
+    session: SessionId,
+    plan: &dyn Plan,
+    inputs: &mut Vec<Buffer>,
+    slots: &[Slot],
+) -> Result<Vec<Buffer>, PlanError> {
+    core.reserve(session, plan.reserve()).map_err(|error| PlanError { instr: None, error })?;
+    catch_unwind(AssertUnwindSafe(|| plan.run(inputs, slots))).unwrap_or_else(|panic| {
+        let error = Error::Runtime(format!("the program panicked: {}", panic_text(&*panic)));
+        Err(PlanError { instr: None, error })
+    })
+}
+
+/// What the rest of a program has come to.
+struct Ran {
+    /// How long plans took, those of the prefix included.
+    planning: Duration,
+    /// How long it ran.
+    busy: Duration,
+    types: Vec<Ty>,
+    outs: Vec<Buffer>,
+}
+
+/// Runs what is left of a program; its own inputs come first.
+fn run_rest(
+    core: &Core,
+    session: SessionId,
+    mut rest: Rest,
+    inputs: &mut Vec<Buffer>,
+    slots: &[Slot],
+) -> Result<Ran, PlanError> {
+    let start = Instant::now();
+    let plan = catch_unwind(AssertUnwindSafe(|| rest.compile(&*core.config.backend)))
+        .unwrap_or_else(|panic| Err(Error::Runtime(format!("compiling failed: {}", panic_text(&*panic)))))
+        .map_err(|error| PlanError { instr: None, error })?;
+    if let (true, Some(plan)) = (gt_ir::env::on("GT_DEBUG_COMPILE"), &plan) {
+        eprintln!("gt compile: a part of a program begun early, made in {:?}", start.elapsed());
+        eprintln!("{}", plan.text());
+    }
+    let planned = Instant::now();
+    let planning = planned - start + rest.planning;
+    inputs.append(&mut rest.buffers);
+    let made = match plan {
+        Some(plan) => run_plan(core, session, &*plan, inputs, slots)?,
+        None => Vec::new(),
+    };
+    let (types, outs) = rest.finish(made);
+    Ok(Ran { planning, busy: planned.elapsed(), types, outs })
+}
+
 /// Waits for something to do: bytes first, then the next ready session after the one served last.
-fn next(core: &Core) -> Next {
+fn next(core: &Core, owes: bool) -> Next {
     let mut state = core.state.lock();
     let mut rested = false;
     loop {
@@ -210,6 +382,9 @@ fn next(core: &Core) -> Next {
             let more = || core.told.load(Ordering::Acquire) != told;
             MutexGuard::unlocked(&mut state, || spin::for_a_moment(more));
             continue;
+        }
+        if owes {
+            return Next::Spare;
         }
         rested = false;
         if state.early.is_empty() && state.promised.is_empty() {

@@ -5,6 +5,7 @@
 
 pub mod backend;
 pub mod backends;
+mod begun;
 mod executor;
 mod plans;
 pub mod remote;

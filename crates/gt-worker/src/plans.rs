@@ -3,7 +3,7 @@
 use crate::backend::{Backend, Plan};
 use gt_ir::{Arg, Error, Program, Result, Structure, Ty};
 use std::collections::hash_map::DefaultHasher;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -15,14 +15,16 @@ const MAX_PLANS: usize = 512;
 const MAX_INSTRS: usize = 1 << 20;
 /// Hashes remembered at most, to tell why a plan was missed.
 const MAX_SEEN: usize = 1 << 16;
+/// Plans owed at most.
+const MAX_OWED: usize = 16;
 
 /// A plan that was made, with what it is known by.
 pub struct Made {
     pub plan: Arc<dyn Plan>,
     /// How often each op occurs.
-    pub ops: Vec<(&'static str, u64)>,
+    pub ops: Arc<[(&'static str, u64)]>,
     /// The type of each live-out.
-    pub outs: Vec<Ty>,
+    pub outs: Arc<[Ty]>,
     structure: Arc<Structure>,
     used: u64,
 }
@@ -35,11 +37,18 @@ pub enum Miss {
     OtherLiveness,
     OtherScalars,
     Evicted,
+    BegunEarly,
 }
 
 impl Miss {
-    pub const ALL: [Miss; 5] =
-        [Miss::FirstSight, Miss::OtherShapes, Miss::OtherLiveness, Miss::OtherScalars, Miss::Evicted];
+    pub const ALL: [Miss; 6] = [
+        Miss::FirstSight,
+        Miss::OtherShapes,
+        Miss::OtherLiveness,
+        Miss::OtherScalars,
+        Miss::Evicted,
+        Miss::BegunEarly,
+    ];
 
     /// The reason in words.
     pub fn text(self) -> &'static str {
@@ -49,6 +58,7 @@ impl Miss {
             Miss::OtherLiveness => "same ops and shapes, other liveness",
             Miss::OtherScalars => "same structure, other scalars",
             Miss::Evicted => "evicted",
+            Miss::BegunEarly => "begun early last time, and its plan is not made yet",
         }
     }
 }
@@ -72,6 +82,8 @@ pub struct Plans {
     clock: u64,
     evicted: HashSet<u64>,
     seen: HashSet<(u8, u64)>,
+    /// Programs that ran without a plan of their own, since they were begun early: it is made in a quiet moment.
+    owed: VecDeque<Arc<Structure>>,
 }
 
 impl Plans {
@@ -89,7 +101,59 @@ impl Plans {
             made.structure = structure.clone();
             return (Found::Hit, self.made.get(&key).ok_or_else(gone));
         }
-        let why = self.why_missed(key, structure);
+        let owed = self.owed.iter().position(|s| s == structure);
+        let why = match owed.and_then(|i| self.owed.remove(i)) {
+            Some(_) => Miss::BegunEarly,
+            None => self.why_missed(key, structure),
+        };
+        let (took, made) = self.make(backend, key, structure, why);
+        let found = Found::Missed { why, took, kept: self.made.len() as u64 };
+        (found, made.and_then(|()| self.made.get(&key).ok_or_else(gone)))
+    }
+
+    /// True if there is a plan for this very structure.
+    pub fn has(&self, program: &Program) -> bool {
+        self.made.get(&program.key).is_some_and(|m| m.structure == program.structure)
+    }
+
+    /// The plan of a program in a form a person can read, if there is one.
+    pub fn text(&self, program: &Program) -> Option<String> {
+        self.made.get(&program.key).map(|made| made.plan.text())
+    }
+
+    /// Notes that a program without a plan ran all the same, having been begun early. Plans were made in `took`.
+    pub fn owe(&mut self, program: &Program, took: Duration) -> Found {
+        let known = self.owed.contains(&program.structure);
+        let why = if known { Miss::BegunEarly } else { self.why_missed(program.key, &program.structure) };
+        if !known {
+            self.owed.push_back(program.structure.clone());
+        }
+        if self.owed.len() > MAX_OWED {
+            self.owed.pop_front();
+        }
+        Found::Missed { why, took, kept: self.made.len() as u64 }
+    }
+
+    /// True if a plan is to be made in a quiet moment.
+    pub fn owes(&self) -> bool {
+        !self.owed.is_empty()
+    }
+
+    /// Makes a plan that is owed; gives how long it took and how many there are now.
+    pub fn make_owed(&mut self, backend: &dyn Backend) -> Option<(Duration, u64)> {
+        let structure = self.owed.pop_front()?;
+        self.clock += 1;
+        let (took, _) = self.make(backend, structure.key(), &structure, Miss::BegunEarly);
+        Some((took, self.made.len() as u64))
+    }
+
+    fn make(
+        &mut self,
+        backend: &dyn Backend,
+        key: u64,
+        structure: &Arc<Structure>,
+        why: Miss,
+    ) -> (Duration, Result<()>) {
         let start = Instant::now();
         let plan = catch_unwind(AssertUnwindSafe(|| compile(backend, structure))).unwrap_or_else(|panic| {
             Err(Error::Runtime(format!("compiling failed: {}", panic_text(&*panic))))
@@ -103,18 +167,12 @@ impl Plans {
             );
             eprintln!("{}", plan.text());
         }
-        let made = plan.map(|(plan, outs)| self.keep(key, structure, plan, outs));
-        let found = Found::Missed { why, took, kept: self.made.len() as u64 };
-        (found, made.and_then(|()| self.made.get(&key).ok_or_else(gone)))
+        (took, plan.map(|(plan, outs)| self.keep(key, structure, plan, outs)))
     }
 
     fn keep(&mut self, key: u64, structure: &Arc<Structure>, plan: Arc<dyn Plan>, outs: Vec<Ty>) {
-        let mut ops: BTreeMap<&'static str, u64> = BTreeMap::new();
-        for instr in &structure.instrs {
-            *ops.entry(instr.op.text()).or_default() += 1;
-        }
         self.instrs += structure.instrs.len();
-        let ops = ops.into_iter().collect();
+        let (ops, outs) = (count_ops(structure), outs.into());
         let made = Made { plan, ops, outs, structure: structure.clone(), used: self.clock };
         if let Some(old) = self.made.insert(key, made) {
             self.instrs -= old.structure.instrs.len();
@@ -157,6 +215,15 @@ impl Plans {
             Miss::FirstSight
         }
     }
+}
+
+/// How often each op occurs in a structure.
+pub fn count_ops(structure: &Structure) -> Arc<[(&'static str, u64)]> {
+    let mut ops: BTreeMap<&'static str, u64> = BTreeMap::new();
+    for instr in &structure.instrs {
+        *ops.entry(instr.op.text()).or_default() += 1;
+    }
+    ops.into_iter().collect()
 }
 
 fn compile(backend: &dyn Backend, structure: &Arc<Structure>) -> Result<(Arc<dyn Plan>, Vec<Ty>)> {

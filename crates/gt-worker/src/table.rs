@@ -1,10 +1,11 @@
 //! What a worker holds for each session: its tensors, and the work that waits in order.
 
 use crate::backend::Buffer;
+use crate::begun::Begun;
 use foldhash::fast::FixedState;
 use gt_ir::{Error, Program, TensorId, Ty};
 use gt_net::bulk::{Endpoint, Ticket};
-use gt_net::msg::{Batch, Compiled, Failure, Fetch, Run, WorkerId};
+use gt_net::msg::{Batch, Compiled, Failure, Fetch, Prefix, Run, WorkerId};
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
@@ -25,6 +26,9 @@ pub enum Entry {
 /// A step of a session's work.
 pub enum Item {
     Run(Run),
+    Prefix(Prefix),
+    /// Drops what was kept of a prefix.
+    Forget(u64),
     /// The end of a batch: values are given, tensors freed, and the dispatcher is told.
     Close {
         fetches: Vec<Fetch>,
@@ -37,12 +41,17 @@ pub enum Item {
     },
 }
 
+/// Programs of one session begun early at most.
+const MAX_BEGUN: usize = 64;
+
 /// One session on this worker.
 #[derive(Default)]
 pub struct SessionTable {
     entries: HashMap<TensorId, Entry, FixedState>,
     pub queue: VecDeque<Item>,
-    /// Bytes of the tensors that are here.
+    /// What prefixes have come to, by their numbers.
+    begun: HashMap<u64, Begun, FixedState>,
+    /// Bytes of the tensors that are here, and of what prefixes keep.
     pub bytes: u64,
     /// Time spent on its programs.
     pub busy: Duration,
@@ -51,6 +60,15 @@ pub struct SessionTable {
     pub failures: Vec<(u64, Failure)>,
     pub spared: Vec<TensorId>,
     pub compiled: Vec<Compiled>,
+    /// What its client wants to see: what the worker does, and the plans it makes.
+    pub watch: Watch,
+}
+
+/// What a session's client wants to see.
+#[derive(Clone, Copy, Default)]
+pub struct Watch {
+    pub work: bool,
+    pub plans: bool,
 }
 
 /// The inputs of a program, taken from the table.
@@ -91,8 +109,25 @@ impl SessionTable {
         Some(old)
     }
 
+    /// Keeps what a prefix has come to.
+    pub fn keep_begun(&mut self, prefix: u64, begun: Begun) -> Option<Begun> {
+        if self.begun.len() >= MAX_BEGUN {
+            return Some(begun);
+        }
+        self.bytes += begun.bytes();
+        let old = self.begun.insert(prefix, begun);
+        self.bytes -= old.as_ref().map_or(0, Begun::bytes);
+        old
+    }
+
+    pub fn take_begun(&mut self, prefix: u64) -> Option<Begun> {
+        let begun = self.begun.remove(&prefix)?;
+        self.bytes -= begun.bytes();
+        Some(begun)
+    }
+
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.entries.len() + self.begun.len()
     }
 
     /// True if the next step waits for nothing.
@@ -101,6 +136,8 @@ impl SessionTable {
         match self.queue.front() {
             None => false,
             Some(Item::Run(run)) => run.program.inputs.iter().all(there),
+            Some(Item::Prefix(prefix)) => prefix.program.inputs.iter().all(there),
+            Some(Item::Forget(_)) => true,
             Some(Item::Close { fetches, .. }) => fetches.iter().all(|f| there(&f.tensor)),
             Some(Item::Send { tensor, .. }) => there(tensor),
         }

@@ -4,7 +4,7 @@ use crate::backend::{Backend, Buffer, HostBytes};
 use crate::executor::Executor;
 use crate::plans::Miss;
 use crate::road::{self, Job, Parcel};
-use crate::table::{Entry, Item, SessionTable};
+use crate::table::{Entry, Item, SessionTable, Watch};
 use gt_ir::{TensorId, Ty};
 use gt_net::bulk::{BulkBytes, Endpoint, TicketKey};
 use gt_net::msg::{SessionId, WorkerCmd, WorkerInfo, WorkerMsg, WorkerStats};
@@ -87,6 +87,7 @@ pub(crate) struct Counters {
     pub plan_misses: u64,
     pub misses: HashMap<Miss, u64>,
     pub plans: u64,
+    pub begun_early: u64,
     pub plan_seconds: f64,
     pub busy_seconds: f64,
     pub ops: BTreeMap<&'static str, u64>,
@@ -144,7 +145,7 @@ impl Worker {
         &self.core
     }
 
-    /// Tensors held now, of all sessions.
+    /// Tensors and prefixes held now, of all sessions.
     pub fn tensors(&self) -> usize {
         self.core.state.lock().sessions.values().map(SessionTable::len).sum()
     }
@@ -168,6 +169,12 @@ impl Core {
         let mut state = self.state.lock();
         match command {
             WorkerCmd::Batch { session, batch } => state.session(session).push_batch(batch),
+            WorkerCmd::Prefix { session, prefix } => {
+                state.session(session).queue.push_back(Item::Prefix(prefix));
+            }
+            WorkerCmd::Forget { session, prefix } => {
+                state.session(session).queue.push_back(Item::Forget(prefix));
+            }
             WorkerCmd::Upload { session, tensor, ty, data } => {
                 let table = state.session(session);
                 if table.get(tensor).is_none() {
@@ -209,6 +216,7 @@ impl Core {
                     table.insert(tensor, Entry::Poisoned(failure));
                 }
             }
+            WorkerCmd::Watch { session, work, plans } => state.session(session).watch = Watch { work, plans },
             WorkerCmd::End { session } => {
                 let table = state.sessions.remove(&session);
                 state.early.retain(|(s, _), _| *s != session);
@@ -248,6 +256,7 @@ impl Core {
             plan_misses: c.plan_misses,
             miss_reasons: reasons.collect(),
             plans: c.plans,
+            begun_early: c.begun_early,
             plan_seconds: c.plan_seconds,
             busy_seconds: c.busy_seconds,
             bytes_in_use,

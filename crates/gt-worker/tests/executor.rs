@@ -57,7 +57,11 @@ impl Rig {
     }
 
     fn batch(&self, session: SessionId, first: u64, programs: Vec<Program>, fetches: &[u64], frees: &[u64]) {
-        let runs = programs.into_iter().zip(first..).map(|(program, seq)| Run { seq, program }).collect();
+        let runs = programs
+            .into_iter()
+            .zip(first..)
+            .map(|(program, seq)| Run { seq, program, prefix: None })
+            .collect();
         let fetches = fetches.iter().map(|id| Fetch { req: *id, tensor: TensorId(*id) }).collect();
         let frees = frees.iter().map(|id| TensorId(*id)).collect();
         self.worker.handle(WorkerCmd::Batch { session, batch: Batch { runs, fetches, frees } });

@@ -71,7 +71,7 @@ class SGD(Optimizer):
         )
         for p, buffer in zip(params, buffers):
             if buffer is not None:
-                self.state.setdefault(p, {})["momentum_buffer"] = buffer
+                self.state[p]["momentum_buffer"] = buffer
 
 
 class Adam(Optimizer):

@@ -1,6 +1,7 @@
 """The base of optimizers: groups of parameters with their settings, and what is kept per parameter."""
 
 import warnings
+from collections import defaultdict
 
 from gt._gt import Tensor, as_tensor
 from gt._hooks import Hooks
@@ -19,7 +20,7 @@ class Optimizer:
                 "params argument given to the optimizer should be an iterable of Tensors or dicts, but got a Tensor"
             )
         self.defaults = defaults
-        self.state = {}
+        self.state = defaultdict(dict)
         self.param_groups = []
         self._pre_hooks, self._post_hooks = Hooks(), Hooks()
         groups = list(params)
@@ -113,10 +114,9 @@ class Optimizer:
         self.param_groups = [
             {**self._later, **old, "params": group["params"]} for group, old in zip(self.param_groups, saved)
         ]
-        self.state = {
-            params[i]: {name: self._loaded(name, value, params[i]) for name, value in state.items()}
-            for i, state in state_dict["state"].items()
-        }
+        self.state = defaultdict(dict)
+        for i, state in state_dict["state"].items():
+            self.state[params[i]] = {name: self._loaded(name, value, params[i]) for name, value in state.items()}
 
     def _loaded(self, name, value, param):
         """A saved value as the step wants it: a copy, in the type of its parameter."""

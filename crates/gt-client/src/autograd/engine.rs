@@ -128,7 +128,7 @@ fn run(
         }
         if let Some(hooks) = node.hooks.get() {
             let hooks: Vec<_> = hooks.lock().clone();
-            for (nr, _, hook) in hooks {
+            for (nr, _, hook, _) in hooks {
                 if let Some(Some(g)) = arrived.get_mut(nr as usize) {
                     let given = Tensor::from_var(g.clone());
                     if let Some(changed) = hook(&given)? {
@@ -272,7 +272,7 @@ fn accumulate(slot: &super::GradSlot, g: Var, create: bool) -> Result<()> {
     };
     *grad = Some(next);
     drop(grad);
-    let hooks: Vec<_> = slot.post_hooks.lock().iter().map(|(_, h)| h.clone()).collect();
+    let hooks: Vec<_> = slot.post_hooks.lock().iter().map(|(_, h, _)| h.clone()).collect();
     for hook in hooks {
         hook()?;
     }

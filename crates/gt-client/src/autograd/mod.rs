@@ -7,5 +7,5 @@ mod record;
 
 pub use engine::{Targets, backward, grad};
 pub use mode::{GradMode, grad_enabled, inference_mode, set_grad_enabled};
-pub use node::{CustomBackward, Edge, GradSlot, Hook, Node, NodeArg, NodeKind, PostHook};
+pub use node::{CustomBackward, Edge, GradSlot, Held, Hook, Node, NodeArg, NodeKind, PostHook};
 pub use record::{Recorder, Var, record, record_all};

@@ -5,6 +5,7 @@ use crate::value::Value;
 use gt_ir::{Op, Result, Scalar, Ty};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
+use std::any::Any;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -13,6 +14,9 @@ pub type Hook = Arc<dyn Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync>;
 
 /// Called after a gradient was added to a leaf's `.grad`.
 pub type PostHook = Arc<dyn Fn() -> Result<()> + Send + Sync>;
+
+/// What a callable holds that its owner must be able to see from outside (Python's garbage collector, C12).
+pub type Held = Arc<dyn Any + Send + Sync>;
 
 /// Where a gradient goes: result `nr` of a node.
 #[derive(Clone)]
@@ -39,7 +43,8 @@ pub enum NodeArg {
 #[derive(Default)]
 pub struct GradSlot {
     pub grad: Mutex<Option<Tensor>>,
-    pub post_hooks: Mutex<Vec<(u64, PostHook)>>,
+    /// (id, hook, what it holds).
+    pub post_hooks: Mutex<Vec<(u64, PostHook, Option<Held>)>>,
 }
 
 /// A backward pass written by the user (`gt.autograd.Function`).
@@ -50,7 +55,14 @@ pub trait CustomBackward: Send + Sync {
     fn name(&self) -> String;
     /// The backward pass is over: let go of what was saved.
     fn release(&self);
+    /// What it holds, as `Held` says.
+    fn held(&self) -> Option<&(dyn Any + Send + Sync)> {
+        None
+    }
 }
+
+/// Hooks of a node's results: (result, id, hook, what it holds).
+type NodeHooks = Vec<(u32, u64, Hook, Option<Held>)>;
 
 /// What a node does with the gradient that reaches it.
 pub enum NodeKind {
@@ -72,8 +84,7 @@ pub struct Node {
     pub outs: Mutex<SmallVec<[SavedValue; 1]>>,
     /// The type of the (first) result.
     pub out_ty: Ty,
-    /// Hooks of the results: (result, id, hook).
-    pub hooks: OnceLock<Mutex<Vec<(u32, u64, Hook)>>>,
+    pub hooks: OnceLock<Mutex<NodeHooks>>,
     /// The backward pass has let go of the saved values.
     pub freed: std::sync::atomic::AtomicBool,
 }
@@ -113,15 +124,30 @@ impl Node {
     }
 
     /// Adds a hook on result `nr`; returns its id.
-    pub fn add_hook(&self, nr: u32, hook: Hook) -> u64 {
+    pub fn add_hook(&self, nr: u32, hook: Hook, held: Option<Held>) -> u64 {
         let id = SEQ.fetch_add(1, Ordering::Relaxed);
-        self.hooks.get_or_init(Mutex::default).lock().push((nr, id, hook));
+        self.hooks.get_or_init(Mutex::default).lock().push((nr, id, hook, held));
         id
     }
 
     pub fn remove_hook(&self, id: u64) {
-        if let Some(hooks) = self.hooks.get() {
-            hooks.lock().retain(|(_, i, _)| *i != id);
+        let Some(hooks) = self.hooks.get() else { return };
+        let mut hooks = hooks.lock();
+        let removed = hooks.iter().position(|(_, i, ..)| *i == id).map(|i| hooks.remove(i));
+        // Whatever it holds goes with no lock held.
+        drop(hooks);
+        drop(removed);
+    }
+
+    /// Shows what the callables of this node hold. Waits for no lock: what is in use just now is not shown.
+    pub(crate) fn see_held(&self, see: &mut dyn FnMut(&(dyn Any + Send + Sync))) {
+        if let NodeKind::Custom(backward, _) = &self.kind
+            && let Some(held) = backward.held()
+        {
+            see(held);
+        }
+        if let Some(hooks) = self.hooks.get().and_then(Mutex::try_lock) {
+            hooks.iter().filter_map(|(.., held)| held.as_deref()).for_each(see);
         }
     }
 }

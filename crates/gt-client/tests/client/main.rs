@@ -12,5 +12,6 @@ mod losses;
 #[path = "../../examples/mlp.rs"]
 #[allow(dead_code)]
 mod mlp;
+mod prefixes;
 mod products;
 mod programs;

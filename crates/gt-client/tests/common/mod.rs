@@ -3,8 +3,10 @@
 
 use gt_client::session::OnMsg;
 use gt_client::{Link, Session, Settings, Tensor, current};
-use gt_ir::{DType, Error, HostTensor, Operand, Program, Result, Scalar, TensorId, Ty, reference};
-use gt_net::msg::{Batch, ClientMsg, Failure, Payload, SessionId, SessionMsg, SessionWelcome, Stats, Value};
+use gt_ir::{Arg, DType, Error, HostTensor, Operand, Program, Result, Scalar, Slot, TensorId, Ty, reference};
+use gt_net::msg::{
+    Batch, ClientMsg, Failure, Payload, Prefix, Run, SessionId, SessionMsg, SessionWelcome, Stats, Value,
+};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -18,11 +20,63 @@ pub struct TestLink {
 struct State {
     table: HashMap<TensorId, Result<HostTensor, Failure>>,
     programs: Vec<Program>,
+    /// Every prefix, with the inputs it found.
+    prefixes: Vec<(Prefix, Vec<HostTensor>)>,
+    /// The prefix each program was sent with.
+    begun: Vec<Option<u64>>,
+    forgotten: Vec<u64>,
     completed: u64,
 }
 
 impl State {
-    fn run(&mut self, seq: u64, program: &Program) -> Option<(u64, Failure)> {
+    /// A prefix is well formed, and begins with tensors that are there.
+    fn begin(&mut self, prefix: Prefix) {
+        let program = &prefix.program;
+        let types = program.structure.check().expect("a well-formed structure");
+        program.check_binding(&types).expect("a binding that fits");
+        assert!(program.frees.is_empty() && program.structure.inputs.iter().all(|i| !i.dies));
+        let input = |id| match self.table.get(id) {
+            Some(Ok(x)) => x.clone(),
+            _ => panic!("a prefix reads {id:?}, which has no value"),
+        };
+        let inputs = program.inputs.iter().map(input).collect();
+        self.prefixes.push((prefix, inputs));
+    }
+
+    /// A program goes on from where its prefix ended: same inputs, same instructions, and nothing missing.
+    fn go_on(&self, run: &Run) {
+        for (prefix, inputs) in self.prefixes.iter().filter(|(p, _)| Some(p.id) == run.prefix) {
+            let (begun, whole) = (&prefix.program, &run.program);
+            assert!(whole.inputs.starts_with(&begun.inputs));
+            for (id, x) in begun.inputs.iter().zip(inputs) {
+                assert!(
+                    matches!(self.table.get(id), Some(Ok(now)) if now.data == x.data),
+                    "{id:?} has changed"
+                );
+            }
+            let (k, n) = (begun.inputs.len() as u32, whole.inputs.len() as u32);
+            let len = begun.structure.instrs.len() as u32;
+            let same = |(a, b): (&Arg, &Arg)| match (*a, *b) {
+                (Arg::Value(v), Arg::Value(w)) => w == if v < k { v } else { v - k + n },
+                (Arg::Const(x), Arg::Slot(j)) => whole.slots[j as usize] == Slot::Num(x),
+                (a, b) => a == b,
+            };
+            for (a, b) in begun.structure.instrs.iter().zip(&whole.structure.instrs) {
+                assert!(a.op == b.op && a.args.iter().zip(&b.args).all(same), "{a:?} became {b:?}");
+            }
+            let rest = whole.structure.instrs[len as usize..].iter().flat_map(|i| &i.args);
+            let read = rest.filter_map(|a| if let Arg::Value(v) = a { Some(*v) } else { None });
+            for v in read.chain(whole.structure.outs.iter().copied()).filter(|v| (n..n + len).contains(v)) {
+                assert!(begun.structure.outs.contains(&(v - n + k)), "value {v} was not kept");
+            }
+        }
+    }
+
+    fn run(&mut self, run: &Run) -> Option<(u64, Failure)> {
+        self.go_on(run);
+        self.begun.push(run.prefix);
+        let Run { seq, program, .. } = run;
+        let seq = *seq;
         self.programs.push(program.clone());
         self.completed = seq;
         let mut inputs = Vec::new();
@@ -81,6 +135,21 @@ impl TestLink {
         self.state.lock().unwrap().programs.clone()
     }
 
+    /// Every prefix that was sent.
+    pub fn prefixes(&self) -> Vec<Prefix> {
+        self.state.lock().unwrap().prefixes.iter().map(|(prefix, _)| prefix.clone()).collect()
+    }
+
+    /// The prefix each program was sent with.
+    pub fn begun(&self) -> Vec<Option<u64>> {
+        self.state.lock().unwrap().begun.clone()
+    }
+
+    /// The prefixes that were given up.
+    pub fn forgotten(&self) -> Vec<u64> {
+        self.state.lock().unwrap().forgotten.clone()
+    }
+
     /// The plan keys of the programs, in order.
     pub fn keys(&self) -> Vec<u64> {
         self.programs().iter().map(|p| p.key).collect()
@@ -103,7 +172,7 @@ impl Link for TestLink {
         let mut state = self.state.lock().unwrap();
         let reply = match msg {
             ClientMsg::Batch(Batch { runs, fetches, frees }) => {
-                let failures = runs.iter().filter_map(|r| state.run(r.seq, &r.program)).collect();
+                let failures = runs.iter().filter_map(|r| state.run(r)).collect();
                 let values = fetches
                     .into_iter()
                     .map(|f| Value {
@@ -129,6 +198,14 @@ impl Link for TestLink {
                 failures: Vec::new(),
             }),
             ClientMsg::Stats { req } => Some(SessionMsg::Stats { req, stats: Stats::default() }),
+            ClientMsg::Prefix(prefix) => {
+                state.begin(prefix);
+                None
+            }
+            ClientMsg::Forget { prefix } => {
+                state.forgotten.push(prefix);
+                None
+            }
             ClientMsg::Relay { .. }
             | ClientMsg::Withdraw { .. }
             | ClientMsg::FetchRelay { .. }
@@ -149,7 +226,7 @@ impl Link for TestLink {
 }
 
 pub fn settings() -> Settings {
-    Settings { batch: 4096, sync: false, debug: false, log: None }
+    Settings { batch: 4096, prefix: Arc::default(), sync: false, host: false, debug: false, log: None }
 }
 
 /// A session over a test link.

@@ -12,13 +12,14 @@
 //! - I10 A tensor freed by a program is freed by an unfinished one.
 //! - I11 Nothing that the client must hear at once has been kept back.
 //! - I12 Without sessions, nothing is left of them.
+//! - I13 A program that was begun early, and has not come yet, was begun on a connected worker that knows of the session.
 
 use super::{Machine, Session};
 use gt_net::msg::WorkerId;
 use std::collections::BTreeMap;
 
 impl Machine {
-    /// Checks I1 to I12; gives the first that is broken.
+    /// Checks I1 to I13; gives the first that is broken.
     pub fn check_invariants(&self) -> Result<(), String> {
         let mut loads: BTreeMap<WorkerId, (u64, u64, u64)> = BTreeMap::new();
         for session in self.sessions.values() {
@@ -71,6 +72,9 @@ impl Machine {
         }
         for (req, asked) in &s.fetches {
             ensure(knows(asked.worker), || format!("I7: request {req}"))?;
+        }
+        for (prefix, worker) in &s.prefixes {
+            ensure(knows(*worker), || format!("I13: prefix {prefix}"))?;
         }
         if let Some(home) = s.home {
             ensure(self.pool.get(home).is_some(), || "I3: home".into())?;

@@ -5,7 +5,7 @@ use super::message::program_bytes;
 use super::{Action, Cx, Session};
 use gt_ir::{Program, Result, TensorId};
 use gt_net::msg::{
-    Batch, Bytes, ClientMsg, Compiled, Failure, Payload, Run, SessionMsg, Value, WorkerCmd, WorkerId,
+    Batch, Bytes, ClientMsg, Compiled, Failure, Payload, Prefix, Run, SessionMsg, Value, WorkerCmd, WorkerId,
 };
 use std::collections::HashSet;
 
@@ -84,13 +84,30 @@ impl Session {
         let details = details();
         if let Some(log) = &mut self.log {
             let line = log.format(cx.now, event, &whom, what, bytes, &details);
-            cx.out.push(Action::ToClient(self.id, SessionMsg::Log { line }));
+            self.log_line(cx, line);
         }
         cx.log.line(cx.now, cx.out, event, &whom, what, bytes, || details);
     }
 
+    /// Sends a line of the session's log to where its client reads it.
+    fn log_line(&self, cx: &mut Cx, line: String) {
+        if self.log_to.debug {
+            let line = format!("gt dispatcher: {line}");
+            cx.out.push(Action::ToClient(self.id, SessionMsg::Log { line, debug: true }));
+        }
+        if self.log_to.file {
+            cx.out.push(Action::ToClient(self.id, SessionMsg::Log { line, debug: false }));
+        }
+    }
+
+    /// What a worker did for this session, for a client that asked to see it.
+    pub(super) fn worker_lines(&self, cx: &mut Cx, lines: Vec<String>) {
+        let message = |line| Action::ToClient(self.id, SessionMsg::Log { line, debug: true });
+        cx.out.extend(lines.into_iter().map(message));
+    }
+
     fn note_batch(&mut self, cx: &mut Cx, event: &str, worker: Option<WorkerId>, batch: &Batch) {
-        for Run { seq, program } in &batch.runs {
+        for Run { seq, program, .. } in &batch.runs {
             let (key, ops) = (program.key, program.structure.instrs.len());
             self.note(cx, event, worker, "Program", program_bytes(program), || {
                 let (ins, outs, frees) = (program.inputs.len(), program.outs.len(), program.frees.len());
@@ -109,6 +126,14 @@ impl Session {
         }
     }
 
+    fn note_prefix(&mut self, cx: &mut Cx, event: &str, worker: Option<WorkerId>, prefix: &Prefix) {
+        let Prefix { id, program } = prefix;
+        self.note(cx, event, worker, "Prefix", program_bytes(program), || {
+            let (ops, kept) = (program.structure.instrs.len(), program.outs.len());
+            format!("prefix={id} ops={ops} in={} kept={kept}", program.inputs.len())
+        });
+    }
+
     fn note_instructions(&mut self, cx: &mut Cx, program: &Program) {
         let here = self.log.as_mut().is_some_and(|log| log.first_sight(program.key));
         let server = cx.log.on && cx.log.first_sight(program.key);
@@ -117,7 +142,7 @@ impl Session {
         }
         for text in program.log_lines() {
             if let (true, Some(_)) = (here, &self.log) {
-                cx.out.push(Action::ToClient(self.id, SessionMsg::Log { line: format!("    {text}") }));
+                self.log_line(cx, format!("    {text}"));
             }
             if server {
                 cx.out.push(Action::Log(format!("    {text}")));
@@ -128,6 +153,10 @@ impl Session {
     pub(super) fn note_client_msg(&mut self, cx: &mut Cx, message: &ClientMsg) {
         match message {
             ClientMsg::Batch(batch) => self.note_batch(cx, "RECV", None, batch),
+            ClientMsg::Prefix(prefix) => self.note_prefix(cx, "RECV", None, prefix),
+            ClientMsg::Forget { prefix } => {
+                self.note(cx, "RECV", None, "Forget", 8, || format!("prefix={prefix}"))
+            }
             ClientMsg::Upload { tensor, ty, data } => {
                 let bytes = data.as_ref().map_or(0, |d| d.len() as u64);
                 self.note(cx, "RECV", None, "Upload", bytes, || format!("{} {ty}", tensor_text(*tensor)))
@@ -173,6 +202,10 @@ impl Session {
         let to = Some(worker);
         match command {
             WorkerCmd::Batch { batch, .. } => self.note_batch(cx, "WORKER_SEND", to, batch),
+            WorkerCmd::Prefix { prefix, .. } => self.note_prefix(cx, "WORKER_SEND", to, prefix),
+            WorkerCmd::Forget { prefix, .. } => {
+                self.note(cx, "WORKER_SEND", to, "Forget", 8, || format!("prefix={prefix}"))
+            }
             WorkerCmd::Upload { tensor, ty, data, .. } => {
                 let bytes = data.len() as u64;
                 self.note(cx, "WORKER_SEND", to, "Upload", bytes, || format!("{} {ty}", tensor_text(*tensor)))
@@ -193,7 +226,7 @@ impl Session {
             WorkerCmd::Poison { tensor, failure, .. } => self.note(cx, "ERROR", to, "Poison", 0, || {
                 format!("{} {}", tensor_text(*tensor), failure_text(failure))
             }),
-            WorkerCmd::End { .. } | WorkerCmd::Stats { .. } => {}
+            WorkerCmd::Watch { .. } | WorkerCmd::End { .. } | WorkerCmd::Stats { .. } => {}
         }
     }
 

@@ -2,9 +2,16 @@
 
 use super::Cx;
 use super::session::{Asked, Holder, Move, Pending, Session, Tensor, no_workers};
-use gt_ir::{Error, Program, Result, Slot, TensorId, Ty, bail};
-use gt_net::msg::{Batch, Bytes, ClientMsg, Failure, Fetch, Run, SessionMsg, Value, WorkerCmd, WorkerId};
+use foldhash::fast::FixedState;
+use gt_ir::{DType, Error, Program, Result, Slot, TensorId, Ty, bail};
+use gt_net::msg::{
+    Batch, Bytes, ClientMsg, Failure, Fetch, Prefix, Run, SessionMsg, Value, WorkerCmd, WorkerId,
+};
 use smallvec::SmallVec;
+use std::collections::{BTreeSet, HashSet};
+
+/// Programs of one session begun early at most: a stream has one.
+const MAX_PREFIXES: usize = 64;
 
 /// What one client message becomes: a batch per worker, in order of first use.
 type Parts = SmallVec<[(WorkerId, Batch); 1]>;
@@ -32,6 +39,10 @@ impl Session {
     }
 
     fn hold(&mut self, message: ClientMsg, cx: &mut Cx) -> Result<()> {
+        if let ClientMsg::Prefix(_) | ClientMsg::Forget { .. } = message {
+            // What is to begin early is of no use later.
+            return Ok(());
+        }
         let held = &mut self.held;
         held.bytes += match &message {
             ClientMsg::Batch(batch) => {
@@ -48,6 +59,8 @@ impl Session {
                 64
             }
             ClientMsg::Withdraw { .. }
+            | ClientMsg::Prefix(_)
+            | ClientMsg::Forget { .. }
             | ClientMsg::FetchRelay { .. }
             | ClientMsg::Stats { .. }
             | ClientMsg::Bye => 64,
@@ -73,6 +86,14 @@ impl Session {
     fn act(&mut self, message: ClientMsg, cx: &mut Cx) -> Result<()> {
         match message {
             ClientMsg::Batch(batch) => self.batch(batch, cx),
+            ClientMsg::Prefix(prefix) => {
+                self.prefix(prefix, cx);
+                Ok(())
+            }
+            ClientMsg::Forget { prefix } => {
+                self.forget(prefix, None, cx);
+                Ok(())
+            }
             ClientMsg::Upload { tensor, ty, data } => self.upload(tensor, ty, data, cx),
             ClientMsg::Relay { tensor, data } => self.relay(tensor, data, cx),
             ClientMsg::Withdraw { tensor, error } => {
@@ -120,7 +141,7 @@ impl Session {
     }
 
     fn run(&mut self, run: Run, parts: &mut Parts, cx: &mut Cx) -> Result<()> {
-        let Run { seq, mut program } = run;
+        let Run { seq, mut program, prefix } = run;
         if seq != self.last_seq + 1 {
             bail!(Value, "program: it has number {seq}, expected {}", self.last_seq + 1);
         }
@@ -131,31 +152,80 @@ impl Session {
                 self.pending.len()
             );
         }
-        let types = cx.checked.check(&mut program)?;
-        program.check_binding(&types)?;
         self.last_seq = seq;
         self.counters.programs += 1;
         self.counters.instructions += program.structure.instrs.len() as u64;
-        let failure = match self.check_inputs(seq, &program)? {
-            Some(failure) => failure,
-            None => match self.place(&program, cx) {
-                Some(worker) => return self.send(seq, program, &types, worker, parts, cx),
-                None => Failure { root: seq, instr: None, error: no_workers(&cx.config.address) },
+        let checked = cx.checked.check(&mut program).and_then(|types| {
+            program.check_binding(&types)?;
+            Ok((self.check_tensors(seq, &program)?, types))
+        });
+        let (failure, types) = match checked {
+            Ok((Some(failure), types)) => (failure, Some(types)),
+            Ok((None, types)) => match self.place(&program, cx) {
+                Some(worker) => {
+                    let prefix = prefix.filter(|id| self.forget(*id, Some(worker), cx));
+                    let run = Run { seq, program, prefix };
+                    return self.send(run, &types, worker, parts, cx);
+                }
+                None => {
+                    let error = no_workers(&cx.config.address);
+                    (Failure { root: seq, instr: None, error }, Some(types))
+                }
             },
+            // What is wrong with the program is its own failure, and costs the session nothing else.
+            Err(error) => (Failure { root: seq, instr: None, error }, None),
         };
-        self.fail_here(seq, &program, &types, failure, cx)
+        if let Some(prefix) = prefix {
+            self.forget(prefix, None, cx);
+        }
+        self.fail_here(seq, &program, types.as_deref(), failure);
+        Ok(())
     }
 
-    /// Checks that every input is there, of the right type, once. Gives the root cause if one has no value.
-    fn check_inputs(&mut self, seq: u64, program: &Program) -> Result<Option<Failure>> {
+    /// Has the beginning of a program run at home, if all it needs is there. Else the program will do without, and
+    /// whatever is wrong with it will be told then.
+    fn prefix(&mut self, prefix: Prefix, cx: &mut Cx) {
+        let Prefix { id, program } = &prefix;
+        let known = self.prefixes.get(id).copied();
+        if self.spread || (known.is_none() && self.prefixes.len() >= MAX_PREFIXES) {
+            return;
+        }
+        // A session gets its home with the first work that goes there.
+        let at = known.or(self.home);
+        let mut seen = BTreeSet::new();
+        let here = program.inputs.iter().zip(&program.structure.inputs).all(|(id, input)| {
+            let usable = |t: &Tensor| t.ty == input.ty && t.poison.is_none() && t.freed_by == 0;
+            let there = |t: &Tensor| usable(t) && at.is_some_and(|worker| t.is_at(worker));
+            !input.dies && seen.insert(*id) && self.tensors.get(id).is_some_and(there)
+        });
+        let fits = || program.structure.check().and_then(|types| program.check_binding(&types)).is_ok();
+        if !here || !program.frees.is_empty() || !fits() {
+            return;
+        }
+        if let Some(worker) = at.or_else(|| self.home(cx)) {
+            self.prefixes.insert(*id, worker);
+            self.tell_worker(cx, worker, WorkerCmd::Prefix { session: self.id, prefix });
+        }
+    }
+
+    /// Takes a prefix off the books. True if it is on worker `at`, where its program goes on from it; elsewhere it
+    /// is dropped.
+    fn forget(&mut self, prefix: u64, at: Option<WorkerId>, cx: &mut Cx) -> bool {
+        let Some(worker) = self.prefixes.remove(&prefix) else { return false };
+        if at != Some(worker) {
+            self.tell_worker(cx, worker, WorkerCmd::Forget { session: self.id, prefix });
+        }
+        at == Some(worker)
+    }
+
+    /// Checks that every input is there, of the right type, once, and that no result is. Gives the root cause if an
+    /// input has no value.
+    fn check_tensors(&mut self, seq: u64, program: &Program) -> Result<Option<Failure>> {
         let mut poison = None;
         for (id, input) in program.inputs.iter().zip(&program.structure.inputs) {
             let Some(tensor) = self.tensors.get_mut(id) else {
                 bail!(Value, "program {seq}: it reads tensor {}, which does not exist", id.0)
             };
-            if tensor.ty != input.ty {
-                bail!(Value, "program {seq}: tensor {} is {}, not {}", id.0, tensor.ty, input.ty);
-            }
             if tensor.freed_by != 0 {
                 bail!(Value, "program {seq}: tensor {} was freed by program {}", id.0, tensor.freed_by);
             }
@@ -163,8 +233,21 @@ impl Session {
                 bail!(Value, "program {seq}: tensor {} is an input twice", id.0);
             }
             tensor.read_by = seq;
-            if let (None, Some(why)) = (&poison, &tensor.poison) {
-                poison = Some((**why).clone());
+            match &tensor.poison {
+                Some(why) => {
+                    poison.get_or_insert_with(|| (**why).clone());
+                }
+                None if tensor.ty != input.ty => {
+                    bail!(Value, "program {seq}: tensor {} is {}, not {}", id.0, tensor.ty, input.ty)
+                }
+                None => {}
+            }
+        }
+        let mut written: HashSet<TensorId, FixedState> = HashSet::default();
+        let many = program.outs.len() > 1;
+        for id in &program.outs {
+            if self.tensors.contains_key(id) || (many && !written.insert(*id)) {
+                bail!(Value, "program {seq}: tensor {} is written twice", id.0);
             }
         }
         Ok(poison)
@@ -182,21 +265,16 @@ impl Session {
     }
 
     /// A program that cannot run anywhere: its results get the root cause, and its frees are not carried out (C5).
-    fn fail_here(
-        &mut self,
-        seq: u64,
-        program: &Program,
-        types: &[Ty],
-        failure: Failure,
-        cx: &mut Cx,
-    ) -> Result<()> {
-        for (&id, &out) in program.outs.iter().zip(&program.structure.outs) {
-            let mut tensor = Tensor::new(types[out as usize].clone());
+    /// Without `types` the program is malformed, and so may be what it says of its results.
+    fn fail_here(&mut self, seq: u64, program: &Program, types: Option<&[Ty]>, failure: Failure) {
+        for (k, &id) in program.outs.iter().enumerate() {
+            let out = program.structure.outs.get(k).zip(types).map(|(v, types)| types[*v as usize].clone());
+            // Nobody looks at the type of what has no value.
+            let mut tensor = Tensor::new(out.unwrap_or_else(|| Ty::new(DType::Bool, [0])));
             tensor.poison = Some(Box::new(failure.clone()));
-            self.add(id, tensor, cx)?;
+            self.tensors.entry(id).or_insert(tensor);
         }
         self.news.failures.push((seq, failure));
-        Ok(())
     }
 
     /// The worker a program is to run on: home if its inputs are there, else where most of their bytes are.
@@ -237,13 +315,13 @@ impl Session {
     /// Sends a program to a worker, after what it needs from others.
     fn send(
         &mut self,
-        seq: u64,
-        mut program: Program,
+        run: Run,
         types: &[Ty],
         worker: WorkerId,
         parts: &mut Parts,
         cx: &mut Cx,
     ) -> Result<()> {
+        let Run { seq, mut program, prefix } = run;
         for &id in &program.inputs {
             self.bring(id, worker, parts, cx);
         }
@@ -274,7 +352,7 @@ impl Session {
         if let Some(state) = cx.pool.get_mut(worker) {
             state.queued += 1;
         }
-        part(parts, worker).runs.push(Run { seq, program });
+        part(parts, worker).runs.push(Run { seq, program, prefix });
         Ok(())
     }
 

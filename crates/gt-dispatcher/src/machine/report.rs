@@ -141,6 +141,7 @@ impl Session {
         };
         self.touched.remove(&worker);
         self.frees.remove(&worker);
+        self.prefixes.retain(|_, at| *at != worker);
         if self.home == Some(worker) {
             self.home = None;
         }

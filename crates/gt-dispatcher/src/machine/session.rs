@@ -102,6 +102,13 @@ pub(super) struct Held {
     pub synced: Option<u64>,
 }
 
+/// Where a session's log goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LogTo {
+    pub file: bool,
+    pub debug: bool,
+}
+
 /// One client's session.
 pub struct Session {
     pub id: SessionId,
@@ -109,12 +116,18 @@ pub struct Session {
     /// Places all work on the least-loaded worker instead of at home (`GT_PLACEMENT=spread`).
     pub(super) spread: bool,
     pub(super) log: Option<Box<Log>>,
+    /// The client reads its log on stderr (`GT_DEBUG_DISPATCHER`), in a file (`GT_INSTRUCTION_LOG`), or both.
+    pub(super) log_to: LogTo,
+    /// What the client wants to see of its workers (`GT_DEBUG_WORKER`, `GT_DEBUG_COMPILE`).
+    watch: (bool, bool),
     /// Where its programs run unless there is a reason against it.
     pub(super) home: Option<WorkerId>,
     pub(super) tensors: HashMap<TensorId, Tensor, FixedState>,
     /// The number of the last program received.
     pub(super) last_seq: u64,
     pub(super) pending: BTreeMap<u64, Pending>,
+    /// Where programs were begun that have not come yet, by the number of their prefix.
+    pub(super) prefixes: BTreeMap<u64, WorkerId>,
     pub(super) fetches: BTreeMap<u64, Asked>,
     /// Copies on their way, by tensor and goal.
     pub(super) moves: BTreeMap<(TensorId, WorkerId), Move>,
@@ -147,16 +160,21 @@ const MAX_UPLOADS: usize = 1 << 16;
 impl Session {
     pub(super) fn new(id: SessionId, name: String, vars: &[(String, String)]) -> Session {
         let var = |name: &str| vars.iter().find(|(n, v)| n == name && !v.is_empty()).map(|(_, v)| v.as_str());
-        let full = var("GT_INSTRUCTION_LOG_FULL").is_some_and(|v| v != "0");
+        let on = |name: &str| var(name).is_some_and(|v| v != "0");
+        let full = on("GT_INSTRUCTION_LOG_FULL");
+        let log_to = LogTo { file: var("GT_INSTRUCTION_LOG").is_some(), debug: on("GT_DEBUG_DISPATCHER") };
         Session {
             id,
             name,
             spread: var("GT_PLACEMENT") == Some("spread"),
-            log: var("GT_INSTRUCTION_LOG").map(|_| Box::new(Log::new(true, full))),
+            log: (log_to.file || log_to.debug).then(|| Box::new(Log::new(true, full))),
+            log_to,
+            watch: (on("GT_DEBUG_WORKER"), on("GT_DEBUG_COMPILE")),
             home: None,
             tensors: HashMap::default(),
             last_seq: 0,
             pending: BTreeMap::new(),
+            prefixes: BTreeMap::new(),
             fetches: BTreeMap::new(),
             moves: BTreeMap::new(),
             relays: Vec::new(),
@@ -189,7 +207,10 @@ impl Session {
     pub(super) fn tell_worker(&mut self, cx: &mut Cx, worker: WorkerId, command: WorkerCmd) {
         let Some(state) = cx.pool.get_mut(worker) else { return };
         state.sessions.insert(self.id);
-        self.touched.insert(worker);
+        let (work, plans) = self.watch;
+        if self.touched.insert(worker) && (work || plans) {
+            cx.out.push(Action::ToWorker(worker, WorkerCmd::Watch { session: self.id, work, plans }));
+        }
         self.counters.messages += 1;
         if self.logs(cx) {
             self.note_worker_cmd(cx, worker, &command);

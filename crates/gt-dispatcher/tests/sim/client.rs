@@ -5,7 +5,7 @@ use super::worker::{BOOM, Numbers, run, to_bytes, to_numbers, worker_at};
 use gt_ir::{
     Arg, Binary, DType, Error, Input, Instr, Op, Program, Scalar, Shape, Slot, Structure, TensorId, Ty,
 };
-use gt_net::msg::{Batch, ClientMsg, Failure, Fetch, Payload, Run, SessionId, SessionMsg, WorkerId};
+use gt_net::msg::{Batch, ClientMsg, Failure, Fetch, Payload, Prefix, Run, SessionId, SessionMsg, WorkerId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -41,6 +41,13 @@ pub struct Client {
     pub fatal: Option<Error>,
     /// It has sent something that must end its session.
     pub malicious: bool,
+    /// Programs that no worker may ever see.
+    rejected: BTreeSet<u64>,
+    /// A program whose beginning is sent: it comes first in the next batch.
+    begun: Option<Run>,
+    /// Prefixes whose programs will never come.
+    pub strays: BTreeSet<u64>,
+    next_prefix: u64,
 }
 
 /// What a client does besides sending messages.
@@ -69,6 +76,10 @@ impl Client {
             losses: false,
             fatal: None,
             malicious: false,
+            rejected: BTreeSet::new(),
+            begun: None,
+            strays: BTreeSet::new(),
+            next_prefix: 1,
         }
     }
 
@@ -86,7 +97,9 @@ impl Client {
 
     /// Does something at random.
     pub fn act(&mut self, rng: &mut Rng, to: &mut VecDeque<ClientMsg>, inline_only: bool) {
-        match rng.below(10) {
+        match rng.below(12) {
+            10 => self.begin(rng, to),
+            11 => self.stray(rng, to),
             0 | 1 => self.upload(rng, to, inline_only),
             2 => {
                 self.stats.insert(self.next_req);
@@ -100,7 +113,50 @@ impl Client {
 
     /// Asks to be told when everything so far has finished.
     pub fn sync(&mut self, to: &mut VecDeque<ClientMsg>) {
-        to.push_back(ClientMsg::Sync { seq: self.seq });
+        to.push_back(ClientMsg::Sync { seq: self.begun.as_ref().map_or(self.seq, |run| run.seq - 1) });
+    }
+
+    /// Sends the beginning of a program, or a longer one of the same program.
+    fn begin(&mut self, rng: &mut Rng, to: &mut VecDeque<ClientMsg>) {
+        if self.begun.is_none() && self.seq - self.completed < self.credit {
+            let prefix = Some(self.next_prefix);
+            self.next_prefix += 1;
+            self.begun = Some(Run { prefix, ..self.program(rng) });
+        }
+        if let Some(Run { program, prefix: Some(id), .. }) = &self.begun {
+            let len = 1 + rng.below(program.structure.instrs.len());
+            to.push_back(ClientMsg::Prefix(Prefix { id: *id, program: first(program, len) }));
+        }
+    }
+
+    /// Begins a program that will never come, or gives one up, or sends what is no beginning of anything.
+    fn stray(&mut self, rng: &mut Rng, to: &mut VecDeque<ClientMsg>) {
+        let strays: Vec<u64> = self.strays.iter().copied().collect();
+        if let Some(prefix) = rng.pick(&strays).filter(|_| rng.chance(50)) {
+            self.strays.remove(&prefix);
+            to.push_back(ClientMsg::Forget { prefix });
+            return;
+        }
+        let inputs: Vec<TensorId> = rng.pick(&self.live).into_iter().collect();
+        let mut program = first(&self.bind(rng, &inputs, &vec![false; inputs.len()], 2), 2);
+        match rng.below(8) {
+            0 => program.inputs.iter_mut().for_each(|id| id.0 += 1 << 40),
+            1 => program.slots.push(Slot::Num(Scalar::Int(1))),
+            2 => program.outs.clear(),
+            3 => program.frees.extend(&program.inputs),
+            _ => {}
+        }
+        let id = self.next_prefix;
+        self.next_prefix += 1;
+        self.strays.insert(id);
+        to.push_back(ClientMsg::Prefix(Prefix { id, program }));
+    }
+
+    /// Sends the program that was begun.
+    pub fn finish(&mut self, to: &mut VecDeque<ClientMsg>) {
+        if let Some(run) = self.begun.take() {
+            to.push_back(ClientMsg::Batch(Batch { runs: vec![run], ..Batch::default() }));
+        }
     }
 
     fn upload(&mut self, rng: &mut Rng, to: &mut VecDeque<ClientMsg>, inline_only: bool) {
@@ -119,6 +175,7 @@ impl Client {
 
     fn batch(&mut self, rng: &mut Rng, to: &mut VecDeque<ClientMsg>) {
         let mut batch = Batch::default();
+        batch.runs.extend(self.begun.take());
         for _ in 0..rng.below(4) {
             if self.seq - self.completed < self.credit {
                 batch.runs.push(self.program(rng));
@@ -177,7 +234,7 @@ impl Client {
         }
         self.live.retain(|id| !program.frees.contains(id));
         self.frees.insert(self.seq, program.frees.clone());
-        Run { seq: self.seq, program }
+        Run { seq: self.seq, program, prefix: None }
     }
 
     /// Sums its inputs, times a number in a slot, plus a constant; one or two results.
@@ -223,20 +280,29 @@ impl Client {
         Program { structure, key, inputs: inputs.to_vec(), outs, slots, frees }
     }
 
-    /// Sends something that no honest client would.
+    /// Sends something that no honest client would. What is wrong with a program fails that program alone.
     pub fn misbehave(&mut self, rng: &mut Rng, to: &mut VecDeque<ClientMsg>) {
-        self.malicious = true;
+        self.finish(to);
         let mut run = self.program(rng);
         match rng.below(5) {
-            0 => run.seq += 7,
-            1 => run.program.outs.reverse(),
-            2 => run.program.slots.clear(),
-            3 => run.program.inputs.push(TensorId(1 << 40)),
-            // Written twice: once well, then again.
-            _ => {}
+            0 => {
+                self.malicious = true;
+                run.seq += 7;
+            }
+            1 => run.program.slots.clear(),
+            2 => run.program.key ^= 1,
+            3 => {
+                run.program.structure =
+                    Arc::new(Structure { instrs: vec![], ..(*run.program.structure).clone() })
+            }
+            _ => run.program.inputs.push(TensorId(1 << 40)),
         }
-        let again = Run { seq: run.seq + 1, program: run.program.clone() };
-        to.push_back(ClientMsg::Batch(Batch { runs: vec![run, again], ..Batch::default() }));
+        self.rejected.insert(run.seq);
+        self.doomed.insert(run.seq, [run.seq].into());
+        for id in &run.program.outs {
+            self.expected.insert(*id, Expected::Failed([run.seq].into()));
+        }
+        to.push_back(ClientMsg::Batch(Batch { runs: vec![run], ..Batch::default() }));
     }
 
     pub fn hear(&mut self, message: SessionMsg, rng: &mut Rng, to: &mut VecDeque<ClientMsg>) -> Option<Deed> {
@@ -301,8 +367,11 @@ impl Client {
             assert!(self.losses, "{:?}: {failure:?}, but nothing was lost", self.id);
             return;
         }
-        let Error::Index(text) = &failure.error else { panic!("{:?}: {failure:?}", self.id) };
-        assert_eq!(*text, format!("boom {}", failure.root));
+        match &failure.error {
+            Error::Value(_) => assert!(self.rejected.contains(&failure.root), "{:?}: {failure:?}", self.id),
+            Error::Index(text) => assert_eq!(*text, format!("boom {}", failure.root)),
+            _ => panic!("{:?}: {failure:?}", self.id),
+        }
         assert!(roots.contains(&failure.root), "{:?}: {failure:?}, expected one of {roots:?}", self.id);
     }
 
@@ -321,6 +390,36 @@ impl Client {
         assert!(self.fetches.is_empty(), "{:?} waits for {:?}", self.id, self.fetches);
         assert!(self.stats.is_empty(), "{:?} waits for counters", self.id);
         assert_eq!(self.completed, self.seq, "{:?} waits for programs", self.id);
+    }
+}
+
+/// The first `len` instructions of a program, keeping every value.
+fn first(program: &Program, len: usize) -> Program {
+    let whole = &program.structure;
+    let n = whole.inputs.len() as u32;
+    let instrs = &whole.instrs[..len];
+    let args = || instrs.iter().flat_map(|i| &i.args);
+    // Inputs are read in order, so the ones read so far come first.
+    let k = args().filter(|a| matches!(a, Arg::Value(v) if *v < n)).count() as u32;
+    let slots = args().filter(|a| matches!(a, Arg::Slot(_))).count();
+    let renumber = |arg: &Arg| match *arg {
+        Arg::Value(v) if v >= n => Arg::Value(v - n + k),
+        other => other,
+    };
+    let instr = |i: &Instr| Instr { op: i.op.clone(), args: i.args.iter().map(renumber).collect() };
+    let structure = Structure {
+        inputs: whole.inputs[..k as usize].iter().map(|i| Input { dies: false, ..i.clone() }).collect(),
+        instrs: instrs.iter().map(instr).collect(),
+        outs: (k..k + len as u32).collect(),
+        slots: slots as u32,
+    };
+    Program {
+        key: structure.key(),
+        structure: Arc::new(structure),
+        inputs: program.inputs[..k as usize].to_vec(),
+        outs: (0..len as u64).map(|i| TensorId((1 << 50) + i)).collect(),
+        slots: program.slots[..slots].to_vec(),
+        frees: Vec::new(),
     }
 }
 

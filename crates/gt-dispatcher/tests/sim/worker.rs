@@ -4,8 +4,8 @@ use super::rng::Rng;
 use gt_ir::{Arg, Binary, Error, Op, Program, Scalar, Slot, TensorId};
 use gt_net::bulk::{Dir, Endpoint, Ticket, TicketKey};
 use gt_net::msg::{
-    Batch, Failure, Fetch, Payload, Run, SessionId, Value, WorkerCmd, WorkerId, WorkerInfo, WorkerMsg,
-    WorkerStats,
+    Batch, Failure, Fetch, Payload, Prefix, Run, SessionId, Value, WorkerCmd, WorkerId, WorkerInfo,
+    WorkerMsg, WorkerStats,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -64,6 +64,8 @@ enum Entry {
 
 enum Item {
     Run(Run),
+    Prefix(Prefix),
+    Forget(u64),
     Close(Vec<Fetch>, Vec<TensorId>),
     Send(TensorId, Option<WorkerId>, Option<(Endpoint, Ticket)>),
 }
@@ -74,6 +76,8 @@ struct Table {
     queue: VecDeque<Item>,
     finished: Vec<u64>,
     failures: Vec<(u64, Failure)>,
+    /// Programs begun early, with what they kept, if that went well.
+    begun: BTreeMap<u64, (Program, Option<Vec<Numbers>>)>,
     /// Values answered by ticket, which outlive their tensors.
     promised: BTreeMap<TensorId, Arc<Vec<u8>>>,
 }
@@ -130,6 +134,11 @@ impl Worker {
         self.sessions.get(&session).map_or(Vec::new(), |t| t.entries.keys().copied().collect())
     }
 
+    /// The prefixes of a session that are here or on their way to be run.
+    pub fn prefixes(&self, session: SessionId) -> Vec<u64> {
+        self.sessions.get(&session).map_or(Vec::new(), |t| t.begun.keys().copied().collect())
+    }
+
     pub fn sessions(&self) -> Vec<SessionId> {
         self.sessions.keys().copied().collect()
     }
@@ -146,6 +155,12 @@ impl Worker {
                 let table = self.sessions.entry(session).or_default();
                 table.queue.extend(runs.into_iter().map(Item::Run));
                 table.queue.push_back(Item::Close(fetches, frees));
+            }
+            WorkerCmd::Prefix { session, prefix } => {
+                self.sessions.entry(session).or_default().queue.push_back(Item::Prefix(prefix));
+            }
+            WorkerCmd::Forget { session, prefix } => {
+                self.sessions.entry(session).or_default().queue.push_back(Item::Forget(prefix));
             }
             WorkerCmd::Upload { session, tensor, data, .. } => {
                 let table = self.sessions.entry(session).or_default();
@@ -177,6 +192,7 @@ impl Worker {
                     *entry = Entry::Poisoned(failure);
                 }
             }
+            WorkerCmd::Watch { .. } => {}
             WorkerCmd::End { session } => {
                 self.sessions.remove(&session);
                 self.early.retain(|(s, _), _| *s != session);
@@ -216,6 +232,14 @@ impl Worker {
         let table = self.sessions.get_mut(&session).unwrap();
         match table.queue.pop_front().unwrap() {
             Item::Run(run) => table.run(run, self.n),
+            Item::Prefix(Prefix { id, program }) => {
+                assert!(program.structure.inputs.iter().all(|i| !i.dies) && program.frees.is_empty());
+                let kept = table.inputs(&program).ok().and_then(|inputs| run(&program, &inputs, self.n));
+                table.begun.insert(id, (program, kept));
+            }
+            Item::Forget(id) => {
+                table.begun.remove(&id).expect("a prefix to forget");
+            }
             Item::Close(fetches, frees) => {
                 let mut values = Vec::new();
                 for Fetch { req, tensor } in fetches {
@@ -259,6 +283,8 @@ impl Table {
         match self.queue.front() {
             None => false,
             Some(Item::Run(run)) => run.program.inputs.iter().all(there),
+            Some(Item::Prefix(prefix)) => prefix.program.inputs.iter().all(there),
+            Some(Item::Forget(_)) => true,
             Some(Item::Close(fetches, _)) => fetches.iter().all(|f| there(&f.tensor)),
             Some(Item::Send(tensor, ..)) => there(tensor),
         }
@@ -297,10 +323,22 @@ impl Table {
         }
     }
 
+    fn inputs(&self, program: &Program) -> Result<Vec<Numbers>, Failure> {
+        program.inputs.iter().map(|id| self.find(*id).map(|bytes| to_numbers(&bytes))).collect()
+    }
+
     fn run(&mut self, run: Run, n: usize) {
-        let Run { seq, program } = run;
-        let inputs: Result<Vec<Numbers>, Failure> =
-            program.inputs.iter().map(|id| self.find(*id).map(|bytes| to_numbers(&bytes))).collect();
+        let Run { seq, program, prefix } = run;
+        let inputs = self.inputs(&program);
+        if let Some(id) = prefix {
+            let (prefix, kept) = self.begun.remove(&id).expect("the program was begun here");
+            assert!(program.inputs.starts_with(&prefix.inputs), "program {seq} began as another");
+            // What was kept is what the program would work out now.
+            if let (Some(kept), Ok(inputs)) = (kept, &inputs) {
+                let now = self::run(&prefix, &inputs[..prefix.inputs.len()], n);
+                assert_eq!(now, Some(kept), "program {seq} was begun with other values");
+            }
+        }
         let boom = || Failure { root: seq, instr: Some(0), error: Error::Index(format!("boom {seq}")) };
         let outs = inputs.and_then(|inputs| self::run(&program, &inputs, n).ok_or_else(boom));
         self.finished.push(seq);

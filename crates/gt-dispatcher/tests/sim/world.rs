@@ -281,6 +281,9 @@ impl World {
 
     /// Lets everything come to rest, then checks that nothing was forgotten and nothing is left behind.
     pub fn settle(&mut self) {
+        for side in self.clients.values_mut() {
+            side.client.finish(&mut side.to);
+        }
         for side in self.clients.values_mut().filter(|_| self.workers.is_empty()) {
             side.client.losses = true;
             side.client.sync(&mut side.to);
@@ -300,6 +303,14 @@ impl World {
                 for tensor in other.worker.tensors(side.client.id) {
                     let dropped = !side.client.live.contains(&tensor);
                     assert!(!dropped, "{tensor:?} of {:?} is still on {:?}", side.client.id, other.worker.id);
+                }
+                for prefix in other.worker.prefixes(side.client.id) {
+                    let stray = side.client.strays.contains(&prefix);
+                    assert!(
+                        stray,
+                        "prefix {prefix} of {:?} is still on {:?}",
+                        side.client.id, other.worker.id
+                    );
                 }
             }
         }

@@ -1,13 +1,31 @@
 //! The autograd side of a tensor.
 
 use super::PyTensor;
-use crate::autograd::{HookHandle, PyNode, python_hook};
+use crate::autograd::{HookHandle, Object, PyNode, python_hook};
 use crate::errors::{Result, runtime_error, type_error};
 use gt_client::{Tensor, autograd};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
 #[pymethods]
 impl PyTensor {
+    /// Shows the garbage collector what hooks hold that only this tensor keeps alive: often the tensor itself.
+    fn __traverse__(&self, visit: PyVisit) -> std::result::Result<(), PyTraverseError> {
+        let mut seen = Ok(());
+        self.t.see_held(&mut |held| {
+            if let (true, Some(object)) = (seen.is_ok(), held.downcast_ref::<Object>()) {
+                seen = object.visit(&visit);
+            }
+        });
+        seen
+    }
+
+    fn __clear__(&self) {
+        let mut dropped = Vec::new();
+        self.t.see_held(&mut |held| dropped.extend(held.downcast_ref::<Object>().and_then(Object::take)));
+        drop(dropped);
+    }
+
     #[getter]
     fn requires_grad(&self) -> bool {
         self.t.requires_grad()
@@ -104,7 +122,8 @@ impl PyTensor {
 
     /// Calls `hook(grad)` in each backward pass; a tensor it returns replaces the gradient.
     fn register_hook(&self, hook: Py<PyAny>) -> Result<HookHandle> {
-        let (node, id) = self.t.register_hook(python_hook(hook, self.device))?;
+        let (call, held) = python_hook(hook, self.device);
+        let (node, id) = self.t.register_holding_hook(call, Some(held))?;
         Ok(HookHandle::of_node(&node, id))
     }
 
