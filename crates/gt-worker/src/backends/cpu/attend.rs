@@ -6,7 +6,7 @@ use super::threads::Threads;
 use gt_compiler::{Num, Tensor};
 use gt_ir::{DType, Shape};
 
-/// A tensor of a step whose dimensions before the last four are at `index`.
+/// A tensor of a step, where its dimensions before the last four are at `outer`.
 fn view(x: &Tensor, outer: &[usize], bases: Bases) -> View {
     let offset = x.map.offset(bases.slots) * x.dtype.size() as isize;
     let at = bases.ptrs[x.storage as usize].wrapping_offset(offset);
@@ -26,8 +26,7 @@ fn shown(at: *mut u8, dtype: DType, strides: &[isize], outer: &[usize]) -> View 
 
 /// A dense result.
 fn dense(storage: u32, dtype: DType, shape: &Shape, outer: &[usize], bases: Bases) -> View {
-    let strides: Vec<isize> = shape.strides().iter().map(|&s| s as isize).collect();
-    shown(bases.ptrs[storage as usize], dtype, &strides, outer)
+    shown(bases.ptrs[storage as usize], dtype, &shape.strides(), outer)
 }
 
 /// The shape of query rows with another last dimension.
