@@ -73,13 +73,19 @@ impl Schedule<'_> {
                         let reg = match keys.iter().position(|k| *k == key) {
                             Some(reg) => reg,
                             None => {
-                                keys.push(key);
-                                loads.push(match level {
+                                let load = match level {
                                     Level::Row => self.load_by_row(arg, dtype, &node.ty.shape, &shape, rows),
                                     Level::Element => self.load(arg, dtype, &shape),
                                     Level::Any => self.load_in(arg, dtype, &shape, rows),
-                                });
-                                loads.len() - 1
+                                };
+                                match loads.iter().position(|l| *l == load) {
+                                    Some(reg) => reg,
+                                    None => {
+                                        keys.push(key);
+                                        loads.push(load);
+                                        loads.len() - 1
+                                    }
+                                }
                             }
                         };
                         args.push(reg as Reg);
