@@ -230,6 +230,9 @@ pub enum Operand {
 pub struct Matmul {
     pub batch: Shape,
     pub m: usize,
+    /// Rows of one product of the instruction, of which `m` may hold several: how sums are ordered may depend on this
+    /// and never on `m` (C7).
+    pub rows: usize,
     pub n: usize,
     pub k: usize,
     pub a: Tensor,
