@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use std::cell::UnsafeCell;
 
 /// Work below this many simple element operations is not worth waking a thread for.
-const PARALLEL: usize = 96 << 10;
+pub const PARALLEL: usize = 96 << 10;
 
 /// The memory of a run, one pointer per storage.
 #[derive(Clone, Copy)]
