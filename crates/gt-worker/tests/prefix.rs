@@ -29,7 +29,7 @@ type Came = Result<Vec<Arc<Vec<u8>>>, Failure>;
 impl Rig {
     fn new(backend: Arc<dyn Backend>) -> Rig {
         let (send, said) = channel();
-        let config = WorkerConfig { name: "w".into(), threads: 1, backend };
+        let config = WorkerConfig { name: "w".into(), threads: 1, backend, compiling: Default::default() };
         let worker = Worker::start(config, Box::new(move |m| drop(send.send(m))));
         Rig { worker, said, seq: 0 }
     }
@@ -86,7 +86,7 @@ fn first(program: &Program, len: usize, keeps: impl Fn(u32) -> bool) -> Program 
     let rest = whole.instrs[len..].iter().flat_map(|i| &i.args);
     let read: Vec<u32> = rest.filter_map(|a| if let Arg::Value(v) = a { Some(*v) } else { None }).collect();
     let needed = |v: &u32| read.contains(v) || whole.outs.contains(v) || keeps(*v);
-    let outs: Vec<u32> = (n..n + len as u32).filter(needed).collect();
+    let outs: Vec<u32> = (n..whole.starts()[len]).filter(needed).collect();
     let structure = Structure {
         inputs: whole.inputs.iter().map(|i| Input { dies: false, ..i.clone() }).collect(),
         instrs: whole.instrs[..len].to_vec(),

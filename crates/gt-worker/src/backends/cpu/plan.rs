@@ -20,6 +20,7 @@ pub struct CpuPlan {
     pool: Arc<Pool>,
     threads: Arc<Threads>,
     reserve: usize,
+    can_fail: bool,
     /// Has so much to do that threads will be called again and again.
     long: bool,
 }
@@ -76,7 +77,8 @@ impl CpuPlan {
             _ => 0,
         });
         let long = plan.steps.len() > 4 && (reserve > 4 << 20 || products.sum::<usize>() > 4 << 20);
-        CpuPlan { plan, ready, structure, pool, threads, reserve, long }
+        let can_fail = plan.steps.iter().any(gt_compiler::Step::can_fail);
+        CpuPlan { plan, ready, structure, pool, threads, reserve, can_fail, long }
     }
 
     fn step(&self, i: usize, bases: Bases) -> Result<(), Error> {
@@ -239,6 +241,10 @@ impl Plan for CpuPlan {
 
     fn reserve(&self) -> usize {
         self.reserve
+    }
+
+    fn can_fail(&self) -> bool {
+        self.can_fail
     }
 
     fn text(&self) -> String {
