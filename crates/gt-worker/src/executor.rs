@@ -101,6 +101,7 @@ impl Executor {
         let Some(table) = state.sessions.get_mut(&session) else { return };
         let watch = table.watch;
         let how = table.compiling.or(self.core.config.compiling);
+        let mut novel = table.novel;
         let begun = prefix.and_then(|id| table.take_begun(id));
         let mut inputs = match table.take_inputs(*seq, program) {
             Ok(inputs) => inputs,
@@ -109,7 +110,7 @@ impl Executor {
         drop(state);
         let (found, busy, outcome) = match self.go_on(session, how, begun, program, &mut inputs.buffers) {
             Some(done) => done,
-            None => self.whole(session, how, program, &mut inputs.buffers),
+            None => self.whole(session, how, &mut novel, program, &mut inputs.buffers),
         };
         if self.debug || watch.work || watch.plans {
             self.describe(session, watch, &run, &found, busy, outcome.is_err());
@@ -128,6 +129,7 @@ impl Executor {
         });
         if let Some(table) = state.sessions.get_mut(&session) {
             table.compiled.extend(compiled);
+            table.novel = novel;
         }
         let counters = &mut state.counters;
         let dropped = match outcome {
@@ -188,12 +190,13 @@ impl Executor {
         &mut self,
         session: SessionId,
         how: Compiling,
+        novel: &mut u32,
         program: &Program,
         inputs: &mut Vec<Buffer>,
     ) -> (Found, Duration, Result<Done, PlanError>) {
         let (backend, structure) = (&self.core.config.backend, &program.structure);
         let (found, way) = match how.auto() {
-            true => self.plans.get(backend, program, how),
+            true => self.plans.get(backend, program, how, novel),
             false => {
                 let (found, parts) = self.plans.op_by_op(backend, structure, how);
                 (found, parts.map(Way::Parts))

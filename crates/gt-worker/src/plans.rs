@@ -28,6 +28,8 @@ const MAX_OWED: usize = 16;
 const MAX_FAMILIES: usize = 256;
 /// Programs that run in parts and are counted, at most.
 const MAX_COUNTED: usize = 1 << 12;
+/// After so many programs that were new, all of them in a row, the next new one runs op by op.
+const PATIENCE: u32 = 16;
 /// The key of a plan whose instructions stay apart is its structure's with these bits changed.
 const APART: u64 = 0x6170_6172_7400_0000;
 /// No better plan is wanted.
@@ -65,10 +67,11 @@ pub enum Miss {
     Evicted,
     BegunEarly,
     OpByOp,
+    Novel,
 }
 
 impl Miss {
-    pub const ALL: [Miss; 7] = [
+    pub const ALL: [Miss; 8] = [
         Miss::FirstSight,
         Miss::OtherShapes,
         Miss::OtherLiveness,
@@ -76,6 +79,7 @@ impl Miss {
         Miss::Evicted,
         Miss::BegunEarly,
         Miss::OpByOp,
+        Miss::Novel,
     ];
 
     /// The reason in words.
@@ -88,6 +92,7 @@ impl Miss {
             Miss::Evicted => "evicted",
             Miss::BegunEarly => "begun early last time, and its plan is not made yet",
             Miss::OpByOp => "first sight of an op on its own",
+            Miss::Novel => "one of many that did not come back, run op by op",
         }
     }
 }
@@ -99,6 +104,8 @@ pub struct Found {
     /// The program was known with other sizes.
     pub resized: bool,
     pub misses: u64,
+    /// Every part counts for itself.
+    by_op: bool,
     /// Why the last one missed.
     pub why: Option<Miss>,
     /// How long plans took.
@@ -140,6 +147,8 @@ pub struct Plans {
     families: HashMap<u64, Family, FixedState>,
     /// How often programs ran in parts, by key; one that keeps coming back gets a plan of its own.
     in_parts: HashMap<u64, u32, FixedState>,
+    /// Structures, sizes left open, that ran op by op once; the second time they are compiled.
+    once: HashSet<u64, FixedState>,
     planner: Planner,
     /// Better plans swapped in and not told of yet.
     improved: u64,
@@ -152,15 +161,17 @@ impl Plans {
         Plans { sequences, ..Plans::default() }
     }
 
-    /// The way to run a program, with plans made as needed.
+    /// The way to run a program, with plans made as needed. `novel` counts the session's programs that were new, all of
+    /// them in a row.
     pub fn get(
         &mut self,
         backend: &Arc<dyn Backend>,
         program: &Program,
         how: Compiling,
+        novel: &mut u32,
     ) -> (Found, Result<Way<'_>>) {
         let mut found = self.begin();
-        let way = self.way(backend, program.key, &program.structure, how, &mut found);
+        let way = self.way(backend, program.key, &program.structure, how, novel, &mut found);
         found.kept = self.made.len() as u64;
         // Borrowed anew, since a plan that was just made lies in the cache.
         let way = way.and_then(|parts| match parts {
@@ -178,6 +189,7 @@ impl Plans {
         how: Compiling,
     ) -> (Found, Result<InParts>) {
         let mut found = self.begin();
+        found.by_op = true;
         let parts = self.apart(backend, structure, how, &mut found);
         found.kept = self.made.len() as u64;
         (found, parts)
@@ -199,10 +211,12 @@ impl Plans {
         key: u64,
         structure: &Arc<Structure>,
         how: Compiling,
+        novel: &mut u32,
         found: &mut Found,
     ) -> Result<Option<InParts>> {
         if self.hit(backend, key, structure, Effort::Quick) {
             found.hits += 1;
+            *novel = 0;
             return Ok(None);
         }
         let effort = if how.at_once() { Effort::Full } else { Effort::Quick };
@@ -223,6 +237,7 @@ impl Plans {
             // It is out of the table while its parts are looked up there.
             let parts = self.resize(backend, &mut family, key, structure, how, found);
             self.families.insert(kin, family);
+            *novel = 0;
             if let Some(parts) = parts {
                 found.took = start.elapsed();
                 return Ok(Some(parts));
@@ -232,6 +247,23 @@ impl Plans {
             }
         }
         found.misses += 1;
+        *novel += 1;
+        if *novel > PATIENCE && self.once.len() < MAX_SEEN && self.once.insert(kin) {
+            found.why = Some(Miss::Novel);
+            let parts = self.apart(backend, structure, how, found)?;
+            let (in_use, limit) = (backend.memory_in_use().0, backend.memory());
+            // Its values lie side by side; a plan of its own may need less.
+            if in_use.saturating_add(parts.reserve as u64) <= limit {
+                found.took = start.elapsed();
+                return Ok(Some(parts));
+            }
+        }
+        if self.once.len() >= MAX_SEEN {
+            self.once.clear();
+        }
+        if self.once.remove(&kin) {
+            *novel = 0;
+        }
         found.why = Some(self.why_missed(key, structure));
         let types = self.make(backend, key, structure, effort, how, found)?;
         if !self.families.contains_key(&kin) {
@@ -338,7 +370,7 @@ impl Plans {
         found: &mut Found,
     ) -> Result<(Arc<dyn Plan>, Arc<[Ty]>)> {
         let known = self.hit(backend, key, s, effort);
-        if !found.resized {
+        if found.by_op {
             found.hits += known as u64;
             found.misses += !known as u64;
             found.why = if known { found.why } else { Some(Miss::OpByOp) };

@@ -65,6 +65,8 @@ pub struct SessionTable {
     pub watch: Watch,
     /// How its programs are compiled, where its client says so.
     pub compiling: Compiling,
+    /// Its programs that were new, all of them in a row.
+    pub novel: u32,
 }
 
 /// What a session's client wants to see.

@@ -331,6 +331,46 @@ fn sizes_that_keep_coming_back_get_a_plan_of_their_own() {
 }
 
 #[test]
+fn programs_that_never_come_back_run_op_by_op_until_one_does() {
+    let backend = TestBackend::new(1 << 20);
+    let mut rig = Rig::new(backend.clone());
+    rig.upload(S, 1, &[1, 2]);
+    /// `k` additions.
+    fn chain(k: usize, out: u64) -> Program {
+        let mut program = scale(2, 1, 1, false, out);
+        let instr = |i| Instr {
+            op: Op::Binary(Binary::Add),
+            args: [Arg::Value(i as u32), Arg::Const(Scalar::Int(1))].into_iter().collect(),
+        };
+        let structure = Structure {
+            inputs: program.structure.inputs.clone(),
+            instrs: (0..k).map(instr).collect(),
+            outs: vec![k as u32],
+            slots: 0,
+        };
+        program.key = structure.key();
+        program.structure = Arc::new(structure);
+        program
+    }
+    for k in 1..=40 {
+        assert_eq!(rig.ints(S, chain(k, 100 + k as u64)), [1 + k as i64, 2 + k as i64]);
+    }
+    let reasons = rig.stats().miss_reasons;
+    let novel = "one of many that did not come back, run op by op".to_string();
+    assert_eq!(reasons, [("first sight".to_string(), 16), (novel, 24)]);
+    // The addition on its own was the first program; it only lacks the one whose operand dies.
+    let made: Vec<usize> = backend.made.lock().unwrap().iter().map(|(_, n)| *n).collect();
+    assert_eq!(made, (1..=16).chain([1]).collect::<Vec<_>>());
+    // One that does come back is compiled, and so is what is new after it.
+    for out in 200..203 {
+        assert_eq!(rig.ints(S, chain(40, out)), [41, 42]);
+    }
+    rig.ints(S, chain(50, 300));
+    let made: Vec<usize> = backend.made.lock().unwrap()[17..].iter().map(|(_, n)| *n).collect();
+    assert_eq!(made, [40, 50]);
+}
+
+#[test]
 fn the_cache_is_bounded() {
     let mut rig = Rig::new(TestBackend::new(1 << 30));
     for k in 1000..1700 {
