@@ -3,8 +3,8 @@
 //! Whatever does not fit is dropped and the program runs from its start, so a prefix can neither fail a program nor
 //! change its result.
 
-use crate::backend::{Backend, Buffer, Effort, Plan};
-use gt_ir::{Arg, Input, Instr, Program, Result, Slot, Structure, TensorId, Ty};
+use crate::backend::Buffer;
+use gt_ir::{Arg, Input, Instr, Program, Slot, Structure, TensorId, Ty};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -139,19 +139,6 @@ impl Rest {
     /// What is left as a program of its own.
     pub fn take_structure(&mut self) -> Structure {
         std::mem::take(&mut self.structure)
-    }
-
-    /// Makes the plan of what is left, if anything is, with the types of its results. It is good for this once, so
-    /// nobody keeps it.
-    pub fn compile(&mut self, backend: &dyn Backend) -> Result<Option<(Arc<dyn Plan>, Vec<Ty>)>> {
-        let structure = self.take_structure();
-        let types = structure.check()?;
-        if structure.instrs.is_empty() && structure.outs.is_empty() {
-            return Ok(None);
-        }
-        let outs = structure.outs.iter().map(|v| types[*v as usize].clone()).collect();
-        let plan = backend.compile(&Arc::new(structure), &types, Effort::Quick)?;
-        Ok(Some((plan, outs)))
     }
 
     /// The program's live-outs and their types, given what the plan has made.

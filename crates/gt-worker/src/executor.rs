@@ -196,7 +196,7 @@ impl Executor {
     ) -> (Found, Duration, Result<Done, PlanError>) {
         let (backend, structure) = (&self.core.config.backend, &program.structure);
         let (found, way) = match how.auto() {
-            true => self.plans.get(backend, program, how, novel),
+            true => self.plans.get(backend, program.key, structure, how, novel),
             false => {
                 let (found, parts) = self.plans.op_by_op(backend, structure, how);
                 (found, parts.map(Way::Parts))
@@ -233,7 +233,7 @@ impl Executor {
                 self.core.state.lock().counters.begun_early += 1;
                 let done = Done { outs, types: types.into(), ops: count_ops(&program.structure) };
                 let found = match how.auto() {
-                    true => self.plans.owe(program, planning),
+                    true => self.plans.owe(&self.core.config.backend, program, how, planning),
                     // Its plans are counted already.
                     false => self.plans.nothing(),
                 };
@@ -241,7 +241,9 @@ impl Executor {
             }
             Err(error) if inputs.len() < given => {
                 // It panicked and lost its inputs: there is nothing to start from.
-                Some((self.plans.owe(program, Duration::ZERO), Duration::ZERO, Err(error)))
+                let backend = &self.core.config.backend;
+                let found = self.plans.owe(backend, program, how, Duration::ZERO);
+                Some((found, Duration::ZERO, Err(error)))
             }
             Err(_) => {
                 inputs.truncate(given);
@@ -260,31 +262,35 @@ impl Executor {
         slots: &[Slot],
     ) -> Result<Ran, PlanError> {
         let core = self.core.clone();
+        let backend = &core.config.backend;
         let wrong = |error| PlanError { instr: None, error };
         let start = Instant::now();
-        if !how.auto() {
-            let structure = rest.take_structure();
-            let (found, parts) = self.plans.op_by_op(&core.config.backend, &structure, how);
-            core.state.lock().counters.found(&found);
-            let (parts, planned) = (parts.map_err(wrong)?, Instant::now());
+        let structure = Arc::new(rest.take_structure());
+        // Nothing may be left to do.
+        if structure.instrs.is_empty() && structure.outs.is_empty() {
             inputs.append(&mut rest.buffers);
-            let made = run_parts(&core, session, &parts, &structure, inputs, slots)?;
-            let (types, outs) = rest.finish(&parts.outs, made);
-            return Ok(Ran { planning: planned - start, busy: planned.elapsed(), types, outs });
+            let planning = rest.planning;
+            let (types, outs) = rest.finish(&[], Vec::new());
+            return Ok(Ran { planning, busy: Duration::ZERO, types, outs });
         }
-        let plan = catch_unwind(AssertUnwindSafe(|| rest.compile(&*core.config.backend)))
-            .unwrap_or_else(|panic| Err(Error::Runtime(format!("compiling failed: {}", panic_text(&*panic)))))
-            .map_err(wrong)?;
-        if let (true, Some((plan, _))) = (gt_ir::env::on("GT_DEBUG_COMPILE"), &plan) {
-            eprintln!("gt compile: a part of a program begun early, made in {:?}", start.elapsed());
-            eprintln!("{}", plan.text());
+        let (mut found, way) = match how.auto() {
+            true => self.plans.get(backend, structure.key(), &structure, how, &mut 0),
+            false => {
+                let (found, parts) = self.plans.op_by_op(backend, &structure, how);
+                (found, parts.map(Way::Parts))
+            }
+        };
+        if how.auto() {
+            // It is the whole that hits or misses, and its time is counted with it.
+            (found.hits, found.misses, found.resized, found.took) = (0, 0, false, Duration::ZERO);
         }
-        let planned = Instant::now();
+        core.state.lock().counters.found(&found);
+        let (way, planned) = (way.map_err(wrong)?, Instant::now());
         let planning = planned - start + rest.planning;
         inputs.append(&mut rest.buffers);
-        let (made, types) = match plan {
-            Some((plan, types)) => (run_plan(&core, session, &*plan, inputs, slots)?, types),
-            None => Default::default(),
+        let (made, types) = match way {
+            Way::Whole(own) => (run_plan(&core, session, &*own.plan, inputs, slots)?, own.outs.clone()),
+            Way::Parts(parts) => (run_parts(&core, session, &parts, &structure, inputs, slots)?, parts.outs),
         };
         let (types, outs) = rest.finish(&types, made);
         Ok(Ran { planning, busy: planned.elapsed(), types, outs })

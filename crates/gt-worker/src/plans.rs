@@ -166,17 +166,18 @@ impl Plans {
     pub fn get(
         &mut self,
         backend: &Arc<dyn Backend>,
-        program: &Program,
+        key: u64,
+        structure: &Arc<Structure>,
         how: Compiling,
         novel: &mut u32,
     ) -> (Found, Result<Way<'_>>) {
         let mut found = self.begin();
-        let way = self.way(backend, program.key, &program.structure, how, novel, &mut found);
+        let way = self.way(backend, key, structure, how, novel, &mut found);
         found.kept = self.made.len() as u64;
         // Borrowed anew, since a plan that was just made lies in the cache.
         let way = way.and_then(|parts| match parts {
             Some(parts) => Ok(Way::Parts(parts)),
-            None => self.made.get(&program.key).map(Way::Whole).ok_or_else(gone),
+            None => self.made.get(&key).map(Way::Whole).ok_or_else(gone),
         });
         (found, way)
     }
@@ -266,15 +267,20 @@ impl Plans {
         }
         found.why = Some(self.why_missed(key, structure));
         let types = self.make(backend, key, structure, effort, how, found)?;
-        if !self.families.contains_key(&kin) {
-            if self.families.len() >= MAX_FAMILIES {
-                let oldest = self.families.iter().min_by_key(|(_, f)| f.used).map(|(&kin, _)| kin);
-                oldest.and_then(|kin| self.families.remove(&kin));
-            }
-            let ops = self.made.get(&key).map_or_else(|| count_ops(structure), |m| m.ops.clone());
-            self.families.insert(kin, Family::new(structure, types, ops, self.clock));
-        }
+        self.found_family(kin, structure, types);
         Ok(None)
+    }
+
+    /// Begins a family with its first member, unless there is one.
+    fn found_family(&mut self, kin: u64, structure: &Arc<Structure>, types: Vec<Ty>) {
+        if self.families.contains_key(&kin) {
+            return;
+        }
+        if self.families.len() >= MAX_FAMILIES {
+            let oldest = self.families.iter().min_by_key(|(_, f)| f.used).map(|(&kin, _)| kin);
+            oldest.and_then(|kin| self.families.remove(&kin));
+        }
+        self.families.insert(kin, Family::new(structure, types, count_ops(structure), self.clock));
     }
 
     /// The parts of a program that is known with other sizes, if that pays. Notes in `found` that it is known.
@@ -294,15 +300,7 @@ impl Plans {
             return None;
         }
         found.resized = true;
-        if self.in_parts.len() >= MAX_COUNTED {
-            self.in_parts.clear();
-        }
-        let times = self.in_parts.entry(key).or_default();
-        *times += 1;
-        if *times == how.threshold() {
-            // These very sizes keep coming back.
-            self.planner.ask(backend, key, structure);
-        }
+        self.came(backend, key, structure, how);
         let mut parts = family.parts.take()?;
         let mut ready = Vec::with_capacity(parts.len());
         let mut size = Size::new(structure.inputs.len());
@@ -327,6 +325,18 @@ impl Plans {
         let outs = structure.outs.iter().map(|v| family.ty(&fresh, *v).clone()).collect();
         let (ops, values) = (family.ops.clone(), family.values());
         whole.then_some(InParts { parts: ready, outs, ops, reserve: size.peak, values })
+    }
+
+    /// Counts a run without a plan of its own; sizes that keep coming back get one.
+    fn came(&mut self, backend: &Arc<dyn Backend>, key: u64, structure: &Arc<Structure>, how: Compiling) {
+        if self.in_parts.len() >= MAX_COUNTED {
+            self.in_parts.clear();
+        }
+        let times = self.in_parts.entry(key).or_default();
+        *times += 1;
+        if *times == how.threshold() {
+            self.planner.ask(backend, key, structure);
+        }
     }
 
     fn apart(
@@ -449,18 +459,37 @@ impl Plans {
     }
 
     /// Notes that a program without a plan ran all the same, having been begun early. Plans were made in `took`.
-    pub fn owe(&mut self, program: &Program, took: Duration) -> Found {
+    pub fn owe(
+        &mut self,
+        backend: &Arc<dyn Backend>,
+        program: &Program,
+        how: Compiling,
+        took: Duration,
+    ) -> Found {
         let mut found = self.begin();
-        let known = self.owed.contains(&program.structure);
-        let why = if known { Miss::BegunEarly } else { self.why_missed(program.key, &program.structure) };
+        (found.took, found.kept) = (took, self.made.len() as u64);
+        let structure = &program.structure;
+        if let Some(family) = self.families.get_mut(&family::hash(structure))
+            && family.compare(structure).is_some()
+        {
+            family.used = self.clock;
+            if family.sizes >= how.max_expand() {
+                found.resized = true;
+                self.came(backend, program.key, structure, how);
+                return found;
+            }
+            family.sizes += 1;
+        }
+        let known = self.owed.contains(structure);
+        let why = if known { Miss::BegunEarly } else { self.why_missed(program.key, structure) };
         if !known {
-            self.owed.push_back(program.structure.clone());
+            self.owed.push_back(structure.clone());
         }
         if self.owed.len() > MAX_OWED {
             self.owed.pop_front();
         }
         found.misses = 1;
-        (found.why, found.took, found.kept) = (Some(why), took, self.made.len() as u64);
+        found.why = Some(why);
         found
     }
 
@@ -480,7 +509,9 @@ impl Plans {
         let mut found = self.begin();
         found.why = Some(Miss::BegunEarly);
         let (key, how) = (structure.key(), Compiling::default());
-        let _ = self.make(backend, key, &structure, Effort::Quick, how, &mut found);
+        if let Ok(types) = self.make(backend, key, &structure, Effort::Quick, how, &mut found) {
+            self.found_family(family::hash(&structure), &structure, types);
+        }
         found.kept = self.made.len() as u64;
         Some(found)
     }
