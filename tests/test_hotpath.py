@@ -1,9 +1,6 @@
 """Hot paths: what the variables do, what the counters say, and that no bit depends on either."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -58,17 +55,14 @@ print(json.dumps(dict(seen=seen, stats=gt.debug.get_worker_stats())))
 """
 
 
-def run(script, **variables):
+@pytest.fixture
+def run(run_python):
     """What a script prints, in a process of its own with these variables."""
-    env = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(gt.__file__)), **variables}
-    env.pop("GT_SERVER", None)
-    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
+    def run(script, **variables):
+        return json.loads(run_python(script, env=variables).stdout)
 
-def compiled():
-    return gt.debug.get_worker_stats()["compilation"]
+    return run
 
 
 def test_the_counters_are_there():
@@ -88,7 +82,7 @@ def test_the_counters_are_there():
 
 
 @pytest.mark.local_only
-def test_a_training_step_has_the_same_bits_op_by_op_and_at_once():
+def test_a_training_step_has_the_same_bits_op_by_op_and_at_once(run):
     usual = run(NET)
     cache = usual["stats"]["compilation"]
     assert cache["hits"] >= 3 and cache["misses"] <= 6
@@ -109,7 +103,7 @@ def test_a_training_step_has_the_same_bits_op_by_op_and_at_once():
 
 
 @pytest.mark.local_only
-def test_decoding_misses_a_few_times_and_then_no_more():
+def test_decoding_misses_a_few_times_and_then_no_more(run):
     usual, sized = run(DECODE), run(DECODE, GT_HOTPATH_MAX_EXPAND="1000")
     plain = run(DECODE, GT_AUTO_COMPILE="0")
     assert usual["seen"] == sized["seen"] == plain["seen"]
@@ -120,18 +114,15 @@ def test_decoding_misses_a_few_times_and_then_no_more():
 
 
 @pytest.mark.local_only
-def test_a_bad_value_is_told_at_connect():
+def test_a_bad_value_is_told_at_connect(run_python):
     for name, value in (("GT_AUTO_COMPILE", "perhaps"), ("GT_COMPILE", "2"), ("GT_WORKER_BATCH_SIZE", "0")):
-        env = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(gt.__file__)), name: value}
-        env.pop("GT_SERVER", None)
-        script = "import gt; gt.ones(2).sum().item()"
-        done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=100)
+        done = run_python("import gt; gt.ones(2).sum().item()", check=False, env={name: value})
         assert done.returncode != 0 and f"ValueError: {name}: expected" in done.stderr, done.stderr
 
 
 @pytest.mark.local_only
-def test_two_clients_share_plans(system_of):
-    address = system_of(1).address
+def test_two_clients_share_plans(run, start_system):
+    address = start_system(1).address
     script = NET.replace("gt.manual_seed(0)", f"gt.connect({address!r})\ngt.manual_seed(0)")
     first = run(script)
     second = run(script)
