@@ -33,8 +33,8 @@ def get_worker_stats():
 
     `total_instructions` ran; `hot_instructions` of them in sequences that came at least `GT_HOTPATH_THRESHOLD` times,
     which are `hot_sequences` of the `unique_sequences` seen. `compilation` (also `compilation_stats`) is about plans:
-    looked up and there (`hits`), known with other sizes (`resized`), not there (`misses`, with `miss_reasons`), how many
-    are kept and were made, of how many ops on average, and the seconds spent on them.
+    looked up and there (`hits`), known with other sizes (`resized`), not there (`misses`, with `miss_reasons`), how
+    many are kept and were made, of how many ops on average, and the seconds spent on them.
     """
     stats = _stats()
     workers = stats["workers"]
@@ -73,7 +73,8 @@ def print_worker_stats():
     cache = stats["compilation"]
     names = ("programs", "instructions", "messages", "moves", "moved_bytes", "sessions")
     print("session | " + ", ".join(f"{name} {stats[name]}" for name in names))
-    print(f"plans   | hits {cache['hits']}, resized {cache['resized']}, misses {cache['misses']} {cache['miss_reasons']}")
+    counts = ", ".join(f"{name} {cache[name]}" for name in ("hits", "resized", "misses"))
+    print(f"plans   | {counts} {cache['miss_reasons']}")
     print(f"hot     | {stats['hot_instructions']} of {stats['total_instructions']} instructions")
     for worker in stats["workers"]:
         name = worker.pop("name")

@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 /// Plans asked for and not made yet, at most.
 const MAX_ASKED: usize = 64;
 
+/// What is asked for.
+type Job = (Arc<dyn Backend>, u64, Arc<Structure>);
+
 /// A plan that was asked for.
 pub struct Better {
     pub key: u64,
@@ -24,7 +27,7 @@ pub struct Better {
 /// Where better plans are made. The thread starts with the first one.
 #[derive(Default)]
 pub struct Planner {
-    asked: Option<Sender<(Arc<dyn Backend>, u64, Arc<Structure>)>>,
+    asked: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
     shared: Arc<Shared>,
 }
@@ -45,7 +48,7 @@ impl Planner {
             return false;
         }
         if self.asked.is_none() {
-            let (send, todo) = channel::<(Arc<dyn Backend>, u64, Arc<Structure>)>();
+            let (send, todo) = channel::<Job>();
             let shared = self.shared.clone();
             let work = move || {
                 while let Ok((backend, key, structure)) = todo.recv() {

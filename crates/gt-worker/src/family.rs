@@ -141,12 +141,11 @@ impl Family {
         self.types.len()
     }
 
-    /// Changed and unchanged instructions by turns, each as early as what it depends on allows.
-    fn divide(&mut self) {
+    /// The part of every instruction: changed and unchanged ones by turns, each as early as what it depends on allows.
+    fn levels(&self) -> Vec<u32> {
         let s = &*self.first;
         let mut level_of_value: Vec<u32> = vec![0; self.types.len()];
         let mut levels = Vec::with_capacity(s.instrs.len());
-        let (mut changed, mut all) = (0, 0);
         for (i, instr) in s.instrs.iter().enumerate() {
             let after = instr.args.iter().filter_map(|arg| match arg {
                 Arg::Value(v) => Some(level_of_value[*v as usize]),
@@ -157,9 +156,16 @@ impl Family {
             level += (level % 2 != self.changes[i] as u32) as u32;
             level_of_value[self.starts[i] as usize..self.starts[i + 1] as usize].fill(level);
             levels.push(level);
-            all += weight(instr);
-            changed += if self.changes[i] { weight(instr) } else { 0 };
         }
+        levels
+    }
+
+    fn divide(&mut self) {
+        let s = &*self.first;
+        let all: usize = s.instrs.iter().map(weight).sum();
+        let changed: usize =
+            s.instrs.iter().zip(&self.changes).filter(|(_, c)| **c).map(|(i, _)| weight(i)).sum();
+        let levels = self.levels();
         let count = levels.iter().max().map_or(0, |m| *m as usize + 1);
         self.parts = None;
         if 2 * changed <= all && count <= 2 + s.instrs.len() / 8 {
@@ -168,6 +174,48 @@ impl Family {
                 FamilyPart { part: Arc::new(part), changes, known: None }
             });
             self.parts = Some(parts.collect());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::{Backend, Buffer, Effort, HostBytes};
+    use crate::backends::cpu::CpuBackend;
+    use crate::parts::InParts;
+    use gt_ir::sample::{RandomProgram, random_program};
+
+    #[test]
+    fn whichever_instructions_change_the_parts_give_the_same_bits() {
+        let backend = CpuBackend::new(Some(1));
+        for seed in 0..300 {
+            let RandomProgram { structure, inputs, slots } = random_program(seed, 30);
+            let structure = Arc::new(structure);
+            let types = structure.check().unwrap();
+            let mut family = Family::new(&structure, types.clone(), Arc::default(), 0);
+            let changes = |i: usize| (i as u64 * 31 + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 62 == 0;
+            family.changes = (0..structure.instrs.len()).map(changes).collect();
+            let parts = divide(&structure, &family.starts, &family.levels()).into_iter().map(|part| {
+                let own = Arc::new(part.structure(&structure, &family.starts, |v| &types[v as usize]));
+                let plan = backend.compile(&own, &own.check().unwrap(), Effort::Quick).unwrap();
+                (Arc::new(part), plan)
+            });
+            let parts = parts.collect();
+            let parts =
+                InParts { parts, outs: Arc::default(), ops: Arc::default(), reserve: 0, values: types.len() };
+            let upload = || -> Vec<Buffer> {
+                let load = |t: &gt_ir::HostTensor| {
+                    backend.upload(&t.ty, HostBytes::Owned(Arc::new(t.data.clone()))).unwrap()
+                };
+                inputs.iter().map(load).collect()
+            };
+            let read = |outs: Vec<Buffer>| -> Vec<_> {
+                outs.iter().map(|out| backend.download(out).unwrap()).collect()
+            };
+            let plan = backend.compile(&structure, &types, Effort::Quick).unwrap();
+            let whole = read(plan.run(&mut upload(), &slots).unwrap());
+            assert!(whole == read(parts.run(&structure, &mut upload(), &slots).unwrap()), "seed {seed}");
         }
     }
 }

@@ -1,9 +1,14 @@
 //! The plans of a worker, found again by key and whole structure, with the reasons why one was not (C4).
 
+mod found;
+mod pieces;
+
+pub use found::{Found, Miss};
+
 use crate::backend::{Backend, Effort, Plan};
 use crate::better::{Better, Planner};
 use crate::family::{self, Family};
-use crate::parts::{InParts, Part, divide};
+use crate::parts::InParts;
 use crate::sequences::Sequences;
 use foldhash::fast::FixedState;
 use gt_ir::{Arg, Error, Program, Result, Structure, Ty};
@@ -26,12 +31,8 @@ const MAX_SEEN: usize = 1 << 16;
 const MAX_OWED: usize = 16;
 /// Families remembered at most.
 const MAX_FAMILIES: usize = 256;
-/// Programs that run in parts and are counted, at most.
-const MAX_COUNTED: usize = 1 << 12;
 /// After so many programs that were new, all of them in a row, the next new one runs op by op.
 const PATIENCE: u32 = 16;
-/// The key of a plan whose instructions stay apart is its structure's with these bits changed.
-const APART: u64 = 0x6170_6172_7400_0000;
 /// No better plan is wanted.
 const NEVER: u32 = u32::MAX;
 
@@ -55,77 +56,6 @@ pub struct Made {
 pub struct Compiled {
     pub plan: Arc<dyn Plan>,
     pub types: Vec<Ty>,
-}
-
-/// Why a program had no plan.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Miss {
-    FirstSight,
-    OtherShapes,
-    OtherLiveness,
-    OtherScalars,
-    Evicted,
-    BegunEarly,
-    OpByOp,
-    Novel,
-}
-
-impl Miss {
-    pub const ALL: [Miss; 8] = [
-        Miss::FirstSight,
-        Miss::OtherShapes,
-        Miss::OtherLiveness,
-        Miss::OtherScalars,
-        Miss::Evicted,
-        Miss::BegunEarly,
-        Miss::OpByOp,
-        Miss::Novel,
-    ];
-
-    /// The reason in words.
-    pub fn text(self) -> &'static str {
-        match self {
-            Miss::FirstSight => "first sight",
-            Miss::OtherShapes => "same ops, other shapes",
-            Miss::OtherLiveness => "same ops and shapes, other liveness",
-            Miss::OtherScalars => "same structure, other scalars",
-            Miss::Evicted => "evicted",
-            Miss::BegunEarly => "begun early last time, and its plan is not made yet",
-            Miss::OpByOp => "first sight of an op on its own",
-            Miss::Novel => "one of many that did not come back, run op by op",
-        }
-    }
-}
-
-/// What looking up the plans of a program came to.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Found {
-    pub hits: u64,
-    /// The program was known with other sizes.
-    pub resized: bool,
-    pub misses: u64,
-    /// Every part counts for itself.
-    by_op: bool,
-    /// Why the last one missed.
-    pub why: Option<Miss>,
-    /// How long plans took.
-    pub took: Duration,
-    /// Plans made, and their instructions.
-    pub made: (u64, u64),
-    /// Better plans that took their place since the last time.
-    pub improved: u64,
-    /// Plans that are there now.
-    pub kept: u64,
-}
-
-impl Found {
-    /// Why time was spent on plans, in words.
-    pub fn why(&self) -> Option<&'static str> {
-        match self.why {
-            _ if self.resized => Some("known with other sizes"),
-            why => why.map(Miss::text),
-        }
-    }
 }
 
 /// How a program is to run.
@@ -281,115 +211,6 @@ impl Plans {
             oldest.and_then(|kin| self.families.remove(&kin));
         }
         self.families.insert(kin, Family::new(structure, types, count_ops(structure), self.clock));
-    }
-
-    /// The parts of a program that is known with other sizes, if that pays. Notes in `found` that it is known.
-    fn resize(
-        &mut self,
-        backend: &Arc<dyn Backend>,
-        family: &mut Family,
-        key: u64,
-        structure: &Arc<Structure>,
-        how: Compiling,
-        found: &mut Found,
-    ) -> Option<InParts> {
-        family.used = self.clock;
-        let fresh = family.compare(structure)?;
-        if family.sizes < how.max_expand() {
-            family.sizes += 1;
-            return None;
-        }
-        found.resized = true;
-        self.came(backend, key, structure, how);
-        let mut parts = family.parts.take()?;
-        let mut ready = Vec::with_capacity(parts.len());
-        let mut size = Size::new(structure.inputs.len());
-        for own in &mut parts {
-            let (key, s) = match &own.known {
-                Some(known) => known.clone(),
-                None => {
-                    let s = own.part.structure(structure, &family.starts, |v| family.ty(&fresh, v));
-                    (s.key(), Arc::new(s))
-                }
-            };
-            // Whatever is wrong is told by the plan of the whole.
-            let Ok((plan, types)) = self.piece(backend, key, &s, Effort::Quick, how, found) else { break };
-            if !own.changes && own.known.is_none() {
-                own.known = Some((key, s));
-            }
-            size.run(&own.part, &*plan, &types, |v| family.ty(&fresh, v).bytes());
-            ready.push((own.part.clone(), plan));
-        }
-        let whole = ready.len() == parts.len();
-        family.parts = Some(parts);
-        let outs = structure.outs.iter().map(|v| family.ty(&fresh, *v).clone()).collect();
-        let (ops, values) = (family.ops.clone(), family.values());
-        whole.then_some(InParts { parts: ready, outs, ops, reserve: size.peak, values })
-    }
-
-    /// Counts a run without a plan of its own; sizes that keep coming back get one.
-    fn came(&mut self, backend: &Arc<dyn Backend>, key: u64, structure: &Arc<Structure>, how: Compiling) {
-        if self.in_parts.len() >= MAX_COUNTED {
-            self.in_parts.clear();
-        }
-        let times = self.in_parts.entry(key).or_default();
-        *times += 1;
-        if *times == how.threshold() {
-            self.planner.ask(backend, key, structure);
-        }
-    }
-
-    fn apart(
-        &mut self,
-        backend: &Arc<dyn Backend>,
-        s: &Structure,
-        how: Compiling,
-        found: &mut Found,
-    ) -> Result<InParts> {
-        let starts = s.starts();
-        let batch = how.batch();
-        // Alone, an instruction has nothing to be kept apart from, and its plan serves everybody.
-        let effort = if batch == 1 { Effort::Quick } else { Effort::Apart };
-        let numbers: Vec<u32> = (0..s.instrs.len()).map(|i| (i / batch) as u32).collect();
-        let mut types: Vec<Option<Ty>> = s.inputs.iter().map(|i| Some(i.ty.clone())).collect();
-        types.resize(starts[s.instrs.len()] as usize, None);
-        let none = Ty::new(gt_ir::DType::Bool, []);
-        let mut size = Size::new(s.inputs.len());
-        let mut ready = Vec::new();
-        for part in divide(s, &starts, &numbers) {
-            let own = part.structure(s, &starts, |v| types[v as usize].as_ref().unwrap_or(&none));
-            let key = own.key() ^ if effort == Effort::Apart { APART } else { 0 };
-            let (plan, outs) = self.piece(backend, key, &Arc::new(own), effort, how, found)?;
-            part.outs().iter().zip(outs.iter()).for_each(|(v, ty)| types[*v as usize] = Some(ty.clone()));
-            size.run(&part, &*plan, &outs, |v| types[v as usize].as_ref().map_or(0, Ty::bytes));
-            ready.push((Arc::new(part), plan));
-        }
-        let outs = s.outs.iter().map(|v| types[*v as usize].clone().unwrap_or_else(|| none.clone()));
-        let (outs, values) = (outs.collect(), types.len());
-        Ok(InParts { parts: ready, outs, ops: count_ops(s), reserve: size.peak, values })
-    }
-
-    /// The plan of a part and the types of its results.
-    fn piece(
-        &mut self,
-        backend: &Arc<dyn Backend>,
-        key: u64,
-        s: &Arc<Structure>,
-        effort: Effort,
-        how: Compiling,
-        found: &mut Found,
-    ) -> Result<(Arc<dyn Plan>, Arc<[Ty]>)> {
-        let known = self.hit(backend, key, s, effort);
-        if found.by_op {
-            found.hits += known as u64;
-            found.misses += !known as u64;
-            found.why = if known { found.why } else { Some(Miss::OpByOp) };
-        }
-        if !known {
-            self.make(backend, key, s, effort, how, found)?;
-        }
-        let made = self.made.get(&key).ok_or_else(gone)?;
-        Ok((made.plan.clone(), made.outs.clone()))
     }
 
     /// True if there is a plan, which is used now.
@@ -639,27 +460,6 @@ pub fn compile(backend: &dyn Backend, structure: &Arc<Structure>, effort: Effort
 fn say(text: impl FnOnce() -> String) {
     if gt_ir::env::on("GT_DEBUG_COMPILE") {
         eprintln!("gt compile: {}", text());
-    }
-}
-
-/// The bytes a program in parts needs at most beyond its inputs.
-struct Size {
-    /// How many inputs the program has; they were there before.
-    inputs: usize,
-    now: usize,
-    peak: usize,
-}
-
-impl Size {
-    fn new(inputs: usize) -> Size {
-        Size { inputs, now: 0, peak: 0 }
-    }
-
-    /// The next part runs; `bytes` gives those of a value.
-    fn run(&mut self, part: &Part, plan: &dyn Plan, outs: &[Ty], bytes: impl Fn(u32) -> usize) {
-        self.peak = self.peak.max(self.now + plan.reserve());
-        self.now += outs.iter().map(Ty::bytes).sum::<usize>();
-        self.now = self.now.saturating_sub(part.ends(self.inputs).map(bytes).sum());
     }
 }
 

@@ -410,7 +410,7 @@ mod tests {
             loop {
                 let x = f32::from_bits(bits);
                 let trig = matches!(name, "sin" | "cos");
-                if !x.is_nan() && !(trig && x.abs() >= TRIG_LIMIT) {
+                if !(x.is_nan() || trig && x.abs() >= TRIG_LIMIT) {
                     let (got, want) = (f(x), exact(x as f64));
                     let near = want as f32;
                     // The product of a subnormal number has its error.
