@@ -23,6 +23,7 @@ pub struct CpuPlan {
     pool: Arc<Pool>,
     threads: Arc<Threads>,
     reserve: usize,
+    can_fail: bool,
     /// Has so much to do that threads will be called again and again.
     long: bool,
     runs: AtomicU32,
@@ -82,8 +83,9 @@ impl CpuPlan {
             _ => 0,
         });
         let long = plan.steps.len() > 4 && (reserve > 4 << 20 || products.sum::<usize>() > 4 << 20);
+        let can_fail = plan.steps.iter().any(gt_compiler::Step::can_fail);
         let (runs, waves) = (AtomicU32::new(0), OnceLock::new());
-        CpuPlan { plan, ready, structure, pool, threads, reserve, long, runs, waves }
+        CpuPlan { plan, ready, structure, pool, threads, reserve, can_fail, long, runs, waves }
     }
 
     /// True if a step has too little to do for several threads.
@@ -288,6 +290,10 @@ impl Plan for CpuPlan {
 
     fn reserve(&self) -> usize {
         self.reserve
+    }
+
+    fn can_fail(&self) -> bool {
+        self.can_fail
     }
 
     fn text(&self) -> String {
