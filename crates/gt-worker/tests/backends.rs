@@ -168,7 +168,7 @@ fn fusion_and_threads_never_change_a_bit() {
         }
         same_bits(seed, "fused and unfused", &a, &b);
         // A plan that comes back runs steps side by side.
-        let plan = threads.compile(&structure, &structure.check().unwrap()).unwrap();
+        let plan = threads.compile(&structure, &structure.check().unwrap(), Effort::Full).unwrap();
         for time in ["first", "second"] {
             let mut buffers: Vec<Buffer> = p.inputs.iter().map(|t| upload(&threads, t)).collect();
             let outs = plan.run(&mut buffers, &p.slots).unwrap();
