@@ -113,3 +113,12 @@ def test_as_pytorch():
     check(a.median(), b.median())
     check(a.unique(return_inverse=True, return_counts=True), torch.unique(b, return_inverse=True, return_counts=True))
     assert repr(a.sort()).startswith("gt.return_types.sort(")
+
+
+def test_a_failure_beside_a_sort_leaves_both_its_results():
+    x = gt.tensor([3.0, 1.0, 2.0])
+    best = x.sort()
+    lost = x.gather(0, gt.tensor([7])).sort()
+    with pytest.raises(IndexError):
+        lost.indices.tolist()
+    assert best.values.tolist() == [1, 2, 3] and best.indices.tolist() == [1, 2, 0]

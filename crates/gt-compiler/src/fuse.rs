@@ -398,7 +398,7 @@ impl Schedule<'_> {
         let wanted: SmallVec<[u32; 8]> = stored.iter().copied().chain(elsewhere).chain(root).collect();
         if !wanted.is_empty() {
             let instr = self.graph.nodes[wanted[wanted.len() - 1] as usize].instr;
-            let (mut kernel, regs) = self.kernel(g, &members, &wanted);
+            let (mut kernel, regs) = self.kernel(g, &members, &wanted, fold.is_some());
             for (k, &m) in stored.iter().enumerate() {
                 let dtype = self.graph.nodes[m as usize].ty.dtype;
                 let storage = self.made(m);
@@ -479,7 +479,7 @@ impl Schedule<'_> {
                 let storage = self.made(n);
                 let mut members = self.groups[g as usize].members.clone();
                 members.sort_unstable();
-                let (mut kernel, regs) = self.kernel(g, &members, &[r.node]);
+                let (mut kernel, regs) = self.kernel(g, &members, &[r.node], true);
                 kernel.fold = Some(Fold { reg: regs[0], ..fold(storage) });
                 return self.step(node.instr, Work::Kernel(kernel));
             }

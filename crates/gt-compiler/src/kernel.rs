@@ -6,6 +6,9 @@ use crate::plan::*;
 use gt_ir::{DType, Shape};
 use smallvec::SmallVec;
 
+/// Shorter rows are not worth taking one by one.
+const LEAST_ROW: usize = 64;
+
 /// How an operand is to be loaded.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Level {
@@ -16,8 +19,15 @@ enum Level {
 }
 
 impl Schedule<'_> {
-    /// The loads and code that compute `wanted` from what lies outside the group, and the registers they end in.
-    pub fn kernel(&self, g: u32, members: &[u32], wanted: &[u32]) -> (Kernel, SmallVec<[Reg; 8]>) {
+    /// The loads and code that compute `wanted` from what lies outside the group, and the registers they end in. With
+    /// `across` something is to be reduced across rows, so that there may be none in the kernel.
+    pub fn kernel(
+        &self,
+        g: u32,
+        members: &[u32],
+        wanted: &[u32],
+        across: bool,
+    ) -> (Kernel, SmallVec<[Reg; 8]>) {
         let graph = self.graph;
         let shape = self.groups[g as usize].shape.clone();
         let inside = |node: u32| self.at[node as usize] == At::Open(g);
@@ -38,7 +48,9 @@ impl Schedule<'_> {
                 }
             }
         }
-        let rows = self.groups[g as usize].rows.filter(|_| folds).unwrap_or(shape.len());
+        let rows = self.groups[g as usize].rows.filter(|_| folds);
+        let shared = || if across { None } else { self.shared_rows(&shape, members) };
+        let rows = rows.or_else(shared).unwrap_or(shape.len());
         // Code registers are numbered from `CODE` until the loads are counted.
         const CODE: Reg = 1 << 15;
         let mut loads: Vec<Load> = Vec::new();
@@ -73,13 +85,19 @@ impl Schedule<'_> {
                         let reg = match keys.iter().position(|k| *k == key) {
                             Some(reg) => reg,
                             None => {
-                                keys.push(key);
-                                loads.push(match level {
+                                let load = match level {
                                     Level::Row => self.load_by_row(arg, dtype, &node.ty.shape, &shape, rows),
                                     Level::Element => self.load(arg, dtype, &shape),
                                     Level::Any => self.load_in(arg, dtype, &shape, rows),
-                                });
-                                loads.len() - 1
+                                };
+                                match loads.iter().position(|l| *l == load) {
+                                    Some(reg) => reg,
+                                    None => {
+                                        keys.push(key);
+                                        loads.push(load);
+                                        loads.len() - 1
+                                    }
+                                }
                             }
                         };
                         args.push(reg as Reg);
@@ -109,6 +127,36 @@ impl Schedule<'_> {
         regs.iter_mut().for_each(settle);
         let ends = wanted.iter().map(|&w| regs[place(w)]).collect();
         (Kernel { shape, rows, loads, code, stores: Vec::new(), fold: None }, ends)
+    }
+
+    /// Rows along the last dimension, if members read values that do not change along it and none that change in
+    /// another dimension faster.
+    fn shared_rows(&self, shape: &Shape, members: &[u32]) -> Option<usize> {
+        let last = shape.len().checked_sub(1)?;
+        if !self.options.fuse || shape[last] < LEAST_ROW || shape[last] > self.options.longest_row {
+            return None;
+        }
+        let mut shared = false;
+        for m in members {
+            for arg in &self.graph.nodes[*m as usize].args {
+                if let Use::Val(r) = arg
+                    && let At::Mem(_) = self.at[r.node as usize]
+                {
+                    let (seen, map) = (self.graph.shape(*r), self.graph.map(*r));
+                    let step = if seen == shape {
+                        map.strides[last]
+                    } else {
+                        map.expanded(seen, shape).strides[last]
+                    };
+                    match step {
+                        0 => shared |= seen.numel() > 1,
+                        1 => {}
+                        _ => return None,
+                    }
+                }
+            }
+        }
+        shared.then_some(last)
     }
 
     /// The type an operand of member `m` is loaded as. Numbers have the computing type of what they meet.

@@ -230,6 +230,9 @@ pub enum Operand {
 pub struct Matmul {
     pub batch: Shape,
     pub m: usize,
+    /// Rows of one product of the instruction, of which `m` may hold several: how sums are ordered may depend on this
+    /// and never on `m` (C7).
+    pub rows: usize,
     pub n: usize,
     pub k: usize,
     pub a: Tensor,
@@ -249,7 +252,7 @@ pub type Reg = u16;
 #[derive(Clone, Debug)]
 pub struct Kernel {
     pub shape: Shape,
-    /// The rank of `shape` where nothing is folded.
+    /// The rank of `shape` where all values are per element.
     pub rows: usize,
     pub loads: Vec<Load>,
     pub code: Vec<Code>,
@@ -327,9 +330,9 @@ impl Kernel {
         self.shape[self.rows..].iter().product()
     }
 
-    /// True if rows are folded.
+    /// True if something has one value per row.
     pub fn has_rows(&self) -> bool {
-        self.code.iter().any(|c| matches!(c.calc, Calc::Fold(_)))
+        self.rows < self.shape.len()
     }
 }
 

@@ -342,7 +342,7 @@ impl Schedule<'_> {
         let shape = &node.ty.shape;
         let rank = shape.len();
         let mut batch: Shape = shape[..rank - 2].into();
-        let (mut m, cols) = (shape[rank - 2], shape[rank - 1]);
+        let (mut m, rows, cols) = (shape[rank - 2], shape[rank - 2], shape[rank - 1]);
         let mut k = 0;
         let mut side = |s: &mut Self, arg: Use, transposed: bool, left: bool| {
             let Use::Val(r) = arg else { unreachable!("checked by the type rule") };
@@ -394,6 +394,6 @@ impl Schedule<'_> {
             m *= count;
         }
         let out = self.made(n);
-        Work::Matmul(Box::new(Matmul { batch, m, n: cols, k, a, b, bias, out }))
+        Work::Matmul(Box::new(Matmul { batch, m, rows, n: cols, k, a, b, bias, out }))
     }
 }

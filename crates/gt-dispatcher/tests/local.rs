@@ -183,7 +183,7 @@ fn a_failure_is_told_once_with_its_root_and_others_go_on() {
 }
 
 #[test]
-fn a_malformed_program_ends_that_session_alone() {
+fn a_malformed_program_fails_alone() {
     let hub = LocalHub::new();
     add_worker(&hub, "w");
     let mut good = Client::connect(&hub, &[]);
@@ -197,8 +197,9 @@ fn a_malformed_program_ends_that_session_alone() {
         let mut bad = Client::connect(&hub, &[]);
         bad.upload(1, &[1, 2]);
         bad.run(vec![wrong], &[]);
-        let SessionMsg::Fatal { error } = bad.hear() else { panic!("no end") };
-        assert!(matches!(error, Error::Value(_)), "{error:?}");
+        let SessionMsg::Update { failures, .. } = bad.hear() else { panic!("no failure") };
+        assert!(matches!(failures[0].1.error, Error::Value(_)), "{failures:?}");
+        assert_eq!(bad.look(vec![scale(2, 1, 3, false, 9)], 9), Ok(vec![3, 6]), "the session goes on");
     }
     assert_eq!(good.look(vec![full(2, 3, 1)], 1), Ok(vec![3, 3]));
 }

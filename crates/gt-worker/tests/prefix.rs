@@ -86,7 +86,8 @@ fn first(program: &Program, len: usize, keeps: impl Fn(u32) -> bool) -> Program 
     let rest = whole.instrs[len..].iter().flat_map(|i| &i.args);
     let read: Vec<u32> = rest.filter_map(|a| if let Arg::Value(v) = a { Some(*v) } else { None }).collect();
     let needed = |v: &u32| read.contains(v) || whole.outs.contains(v) || keeps(*v);
-    let outs: Vec<u32> = (n..whole.starts()[len]).filter(needed).collect();
+    let made: u32 = whole.instrs[..len].iter().map(|i| i.results() as u32).sum();
+    let outs: Vec<u32> = (n..n + made).filter(needed).collect();
     let structure = Structure {
         inputs: whole.inputs.iter().map(|i| Input { dies: false, ..i.clone() }).collect(),
         instrs: whole.instrs[..len].to_vec(),

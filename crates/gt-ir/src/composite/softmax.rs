@@ -4,7 +4,7 @@ use super::{wide, widened};
 use crate::build::{Build, Operand, Saved, Values};
 use crate::elementwise::{Binary, Unary};
 use crate::grad::Grads;
-use crate::op::{Op, ReduceKind};
+use crate::op::{Op, ReduceKind, ScatterMode};
 use crate::{DType, Result, Scalar, Shape};
 use smallvec::smallvec;
 
@@ -23,7 +23,8 @@ pub(super) fn softmax<B: Build>(b: &mut B, x: &B::V, dim: usize, log: bool) -> R
         let log = b.un(Unary::Log, &total)?;
         b.bin(Binary::Sub, &less, &log)?
     } else {
-        b.bin(Binary::Div, &e, &total)?
+        let part = b.un(Unary::Recip, &total)?;
+        b.mul(&e, &part)?
     };
     b.cast(&y, ty.dtype)
 }
@@ -57,12 +58,12 @@ fn column<B: Build>(b: &mut B, x: &B::V) -> Result<B::V> {
     b.reshape(x, &shape)
 }
 
-/// The targets as a column of `i64`, and where they equal the number of the class along the row.
-fn hits<B: Build>(b: &mut B, target: &B::V, classes: usize) -> Result<B::V> {
-    let op = Op::Arange { len: classes, dtype: DType::I64 };
-    let numbers = b.emit(op, smallvec![Scalar::Int(0).into(), Scalar::Int(1).into()])?;
-    let target = column(b, target)?;
-    b.bin(Binary::Eq, &numbers, &target)
+/// The targets as a column of `i64`, 0 where they are ignored, and where they are not.
+fn classes<B: Build>(b: &mut B, target: &B::V, ignore: Operand<B::V>) -> Result<(B::V, B::V)> {
+    let target = b.cast(target, DType::I64)?;
+    let kept = b.bin(Binary::Ne, &target, ignore)?;
+    let safe = b.select(&kept, &target, Scalar::Int(0))?;
+    Ok((column(b, &safe)?, kept))
 }
 
 /// (loss of every row, its log-sum-exp). A target out of range fails as an index does.
@@ -74,22 +75,16 @@ pub(super) fn cross_entropy<B: Build>(
 ) -> Result<Values<B::V>> {
     let ty = b.ty(x);
     let last = ty.shape.len() - 1;
-    let (classes, rows): (usize, Shape) = (ty.shape[last], ty.shape[..last].into());
+    let rows: Shape = ty.shape[..last].into();
     if rows.numel() == 0 {
         let lse = crate::Ty { dtype: wide(ty.dtype), shape: rows.clone() };
         let loss = b.full(&crate::Ty { dtype: ty.dtype, shape: rows }, 0.0)?;
         return Ok(smallvec![loss, b.full(&lse, 0.0)?]);
     }
-    let target = b.cast(target, DType::I64)?;
-    let kept = b.bin(Binary::Ne, &target, ignore)?;
-    let safe = b.select(&kept, &target, Scalar::Int(0))?;
-    // Reads every number at itself: the targets again, checked.
-    let op = Op::Arange { len: classes, dtype: DType::I64 };
-    let numbers = b.emit(op, smallvec![Scalar::Int(0).into(), Scalar::Int(1).into()])?;
-    let flat = b.reshape(&safe, &[rows.numel()].into())?;
-    let checked = b.emit(Op::Gather { dim: 0 }, smallvec![(&numbers).into(), (&flat).into()])?;
-    let checked = b.reshape(&checked, &rows)?;
-
+    let (index, kept) = classes(b, target, ignore)?;
+    let own = b.emit(Op::Gather { dim: last }, smallvec![x.into(), (&index).into()])?;
+    let own = widened(b, &own)?;
+    let own = b.reshape(&own, &rows)?;
     let x = widened(b, x)?;
     let top = b.reduce(ReduceKind::Max, &x, &[last], true)?;
     let less = b.bin(Binary::Sub, &x, &top)?;
@@ -98,9 +93,6 @@ pub(super) fn cross_entropy<B: Build>(
     let log = b.un(Unary::Log, &total)?;
     let lse = b.add(&top, &log)?;
     let lse = b.reshape(&lse, &rows)?;
-    let hit = hits(b, &checked, classes)?;
-    let own = b.select(&hit, &x, 0.0)?;
-    let own = b.reduce(ReduceKind::Sum, &own, &[last], false)?;
     let loss = b.bin(Binary::Sub, &lse, &own)?;
     let loss = b.select(&kept, &loss, 0.0)?;
     let loss = b.cast(&loss, ty.dtype)?;
@@ -115,22 +107,20 @@ pub(super) fn cross_entropy_grad<B: Build>(
     h: Option<&B::V>,
 ) -> Result<Grads<B::V>> {
     let ty = s.ty(0)?.clone();
-    let classes = ty.shape[ty.shape.len() - 1];
     let x = widened(b, s.arg(0)?)?;
     let lse = column(b, s.out(1)?)?;
     let less = b.bin(Binary::Sub, &x, &lse)?;
     let p = b.un(Unary::Exp, &less)?;
     let mut d = None;
     if let Some(g) = g {
-        let target = b.cast(s.arg(1)?, DType::I64)?;
-        let kept = b.bin(Binary::Ne, &target, s.operand(2)?)?;
+        let (index, kept) = classes(b, s.arg(1)?, s.operand(2)?)?;
         let g = widened(b, g)?;
         let g = b.select(&kept, &g, 0.0)?;
         let g = column(b, &g)?;
-        let hit = hits(b, &target, classes)?;
-        let less_one = b.bin(Binary::Sub, &p, 1.0)?;
-        let step = b.select(&hit, &less_one, &p)?;
-        d = Some(b.mul(&step, &g)?);
+        let all = b.mul(&p, &g)?;
+        let less = b.un(Unary::Neg, &g)?;
+        let op = Op::Scatter { dim: ty.shape.len() - 1, mode: ScatterMode::Add };
+        d = Some(b.emit(op, smallvec![(&all).into(), (&index).into(), (&less).into()])?);
     }
     if let Some(h) = h {
         let h = column(b, h)?;

@@ -67,7 +67,7 @@ fn a_bad_class_is_an_index_error_that_names_the_op() {
     assert!((loss[0] - right).abs() < 1e-6 && loss[1] == 0.0, "{loss:?}");
     for bad in [3, -1] {
         let e = run([0, bad]).unwrap_err();
-        let text = format!("CROSSENTROPY: index {bad} is out of bounds for dimension 0 with size 3");
+        let text = format!("CROSSENTROPY: index {bad} is out of bounds for dimension 1 with size 3");
         assert!(matches!(&e, Error::Index(m) if *m == text), "{e}");
     }
 }

@@ -1,5 +1,6 @@
-//! Reductions. The tree depends on the number of reduced elements alone (C7): blocks of `BLOCK`, in a block element i
-//! goes to lane i % `LANES`, lanes are joined in halves, and the results of the blocks are reduced in the same way.
+//! Reductions. The tree depends on shapes alone (C7): blocks of `BLOCK`, in a block element i goes to lane i % `ROW_LANES`
+//! if the reduced elements are neighbours and i % `LANES` if they are columns, lanes are joined in halves, and the
+//! results of the blocks are reduced in the same way.
 
 use super::convert::{Lane, narrow, round};
 use super::isa::per_isa;
@@ -9,7 +10,10 @@ use super::math::Fast;
 use super::threads::Threads;
 use gt_ir::{Binary, DType, ReduceKind};
 
-pub const LANES: usize = 16;
+/// Enough for several vector additions at once, since each waits for the one before.
+const ROW_LANES: usize = 64;
+/// Columns are side by side already.
+const LANES: usize = 16;
 pub const BLOCK: usize = 512;
 /// Columns reduced side by side.
 const WIDTH: usize = 512;
@@ -135,31 +139,45 @@ per_isa! {
     }
 }
 
+/// One row by `$N` lanes. Lanes beyond the row's length would hold the identity, so any `$N` that covers the row, up to
+/// `ROW_LANES`, gives the same bits.
+macro_rules! row_by_lanes {
+    ($N:literal, $K:ident, $T:ident, $x:expr) => {{
+        let mut acc = [$T::identity($K); $N];
+        let mut chunks = $x.chunks_exact($N);
+        for chunk in &mut chunks {
+            for l in 0..$N {
+                acc[l] = $T::join($K, acc[l], chunk[l]);
+            }
+        }
+        for (l, &x) in chunks.remainder().iter().enumerate() {
+            acc[l] = $T::join($K, acc[l], x);
+        }
+        let mut half = $N / 2;
+        while half > 0 {
+            for l in 0..half {
+                acc[l] = $T::join($K, acc[l], acc[l + half]);
+            }
+            half /= 2;
+        }
+        acc[0]
+    }};
+}
+
 per_isa! {
     /// Reduces rows of `len` elements, at most a block each, that lie one after the other.
     pub unsafe fn fold_rows<T: Folds>(kind: ReduceKind, x: *const T, len: usize, rows: usize, out: *mut T) {
+        const { assert!(ROW_LANES == 64) };
         per_kind!(kind, K => for r in 0..rows {
             // SAFETY: passed on from the caller.
             let x = unsafe { std::slice::from_raw_parts(x.add(r * len), len) };
-            let mut acc = [T::identity(K); LANES];
-            let mut chunks = x.chunks_exact(LANES);
-            for chunk in &mut chunks {
-                for l in 0..LANES {
-                    acc[l] = T::join(K, acc[l], chunk[l]);
-                }
-            }
-            for (l, &x) in chunks.remainder().iter().enumerate() {
-                acc[l] = T::join(K, acc[l], x);
-            }
-            let mut half = LANES / 2;
-            while half > 0 {
-                for l in 0..half {
-                    acc[l] = T::join(K, acc[l], acc[l + half]);
-                }
-                half /= 2;
-            }
+            let total = match len {
+                0..=16 => row_by_lanes!(16, K, T, x),
+                17..=32 => row_by_lanes!(32, K, T, x),
+                _ => row_by_lanes!(64, K, T, x),
+            };
             // SAFETY: passed on from the caller.
-            unsafe { *out.add(r) = acc[0] };
+            unsafe { *out.add(r) = total };
         })
     }
 }

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use std::cell::UnsafeCell;
 
 /// Work below this many simple element operations is not worth waking a thread for.
-const PARALLEL: usize = 96 << 10;
+pub const PARALLEL: usize = 96 << 10;
 
 /// The memory of a run, one pointer per storage.
 #[derive(Clone, Copy)]
@@ -115,7 +115,10 @@ impl<'b, 'a> Tiles<'b, 'a> {
                 }
             }
             let rows = len / kernel.row_len;
-            for op in &kernel.ops {
+            for (k, op) in kernel.ops.iter().enumerate() {
+                if kernel.ahead {
+                    self.ask_ahead(k, start + len, len);
+                }
                 let mut out = self.scratch.add(op.tile_at);
                 if let Some(s) = op.direct {
                     let store = &kernel.stores[s as usize];
@@ -154,6 +157,20 @@ impl<'b, 'a> Tiles<'b, 'a> {
             }
             for (i, store) in kernel.stores.iter().enumerate() {
                 self.store(store, self.bound.stores[i], start, len, within);
+            }
+        }
+    }
+
+    /// Asks for the `k`th part of what the next tile reads, which begins at `start`.
+    #[inline]
+    fn ask_ahead(&self, k: usize, start: usize, len: usize) {
+        let kernel = self.bound.kernel;
+        let parts = kernel.ops.len();
+        for (load, base) in kernel.loads.iter().zip(&self.bound.loads) {
+            if load.linear && !load.row && matches!(load.from, From::Mem(_)) {
+                let bytes = len * load.dtype.size();
+                let (first, last) = (bytes * k / parts, bytes * (k + 1) / parts);
+                prefetch(base.wrapping_add(start * load.dtype.size() + first), last - first);
             }
         }
     }
@@ -268,6 +285,7 @@ impl<'b, 'a> Tiles<'b, 'a> {
         unsafe {
             match self.straight(store, base, start, within) {
                 Some(to) if store.direct && std::ptr::eq(to, from) => {}
+                Some(to) if store.stream => runs::stream(from, to, len * size),
                 Some(to) if same => std::ptr::copy(from, to, len * size),
                 Some(to) => narrow(store.dtype, from, to, len),
                 None => {
@@ -468,6 +486,9 @@ pub fn run(kernel: &Lowered, bases: Bases, threads: &Threads) {
                 unsafe { tiles.eval(start, len) };
                 start += len;
             }
+        }
+        if kernel.stores.iter().any(|s| s.stream) {
+            runs::fence();
         }
     });
 }

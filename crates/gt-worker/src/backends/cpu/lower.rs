@@ -26,6 +26,8 @@ pub struct Lowered {
     pub linear: bool,
     /// A dimension along which some map steps by one element, while its innermost dimension takes long steps.
     pub turned: Option<usize>,
+    /// Rows come from far enough to be asked for while the ones before are computed.
+    pub ahead: bool,
     /// Elements of a row, where rows are folded; tiles are whole rows then. Otherwise 1: every element is a row.
     pub row_len: usize,
     /// Leading dimensions that number the rows.
@@ -98,8 +100,15 @@ pub struct StoreAt {
     pub linear: bool,
     pub direct: bool,
     pub row: bool,
+    /// Written past the caches, which are too small for it.
+    pub stream: bool,
     pub raw_at: usize,
 }
+
+/// Operands of more bytes than this are not in a near cache.
+const FAR: usize = 2 << 20;
+/// Results from this many bytes on are written past the caches.
+const STREAM: usize = 16 << 20;
 
 /// Dimensions put in `order`, neighbours merged where every map steps evenly across them; no dimension crosses the
 /// ends of `parts` (lengths that sum to the rank). Also gives how many dimensions the first part has left.
@@ -254,20 +263,32 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
     let mut stores: Vec<StoreAt> = Vec::with_capacity(kernel.stores.len());
     for (i, store) in kernel.stores.iter().enumerate() {
         let reg = store.reg as usize;
-        let may = reg >= nloads && direct[reg].is_none() && is_native(store.dtype) && !aliased(store.storage);
+        let strides = strides[nloads + i].clone();
+        let linear = packed(&strides, store.row);
+        let stream = linear
+            && !store.row
+            && fold.is_none()
+            && is_native(store.dtype)
+            && plan.storages[store.storage as usize].bytes >= STREAM
+            && plan.storages[store.storage as usize].reuse.is_none();
+        let may = reg >= nloads
+            && direct[reg].is_none()
+            && is_native(store.dtype)
+            && !aliased(store.storage)
+            && !stream;
         if may {
             direct[reg] = Some(i as u16);
         }
-        let strides = strides[nloads + i].clone();
         stores.push(StoreAt {
             reg: store.reg,
             dtype: store.dtype,
             raw: reg < nloads && !computed[reg] && matches!(kernel.loads[reg].from, Source::Mem { .. }),
             storage: store.storage,
-            linear: packed(&strides, store.row),
+            linear,
             map: store.map.clone(),
             strides,
             direct: may,
+            stream,
             row: store.row,
             raw_at: 0,
         });
@@ -425,7 +446,9 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
         let long = s[s.len() - 1].unsigned_abs() > 1;
         if long { s[..s.len() - 1].iter().position(|&step| step.unsigned_abs() == 1) } else { None }
     });
+    let far: usize = loads.iter().filter(|l| l.linear && !l.row).map(|l| numel * l.dtype.size()).sum();
     Lowered {
+        ahead: by_rows && far > FAR,
         turned: turned.filter(|_| !by_rows),
         dims,
         numel,

@@ -169,7 +169,12 @@ fn floats<T: Float>(
             let to = To { at, rs: wide, add: false, bias: row };
             // SAFETY: the operands hold these rows and columns by their maps; the part of the result is ours alone.
             unsafe {
-                product(part.rows, part.cols, k, lhs.from(part.row, 0), rhs.from(0, part.col), &to);
+                let few = mm.rows <= FEW && !turned;
+                let (step, rhs) = (if few { FEW } else { part.rows }, rhs.from(0, part.col));
+                for r in (0..part.rows).step_by(step) {
+                    let to = To { at: at.add(r * wide), ..to };
+                    product(step.min(part.rows - r), part.cols, k, lhs.from(part.row + r, 0), rhs, &to);
+                }
                 if let Some(x) = add.filter(|_| row.is_null()) {
                     for r in 0..part.rows {
                         let dst = std::slice::from_raw_parts_mut(at.add(r * wide), part.cols);
@@ -209,13 +214,16 @@ fn halves(
     threads.run(tasks, &|t| {
         for u in units * t / tasks..units * (t + 1) / tasks {
             let part = grid.part(u);
-            let lhs = lies(&a, part.batch).from(part.row, 0);
             let rhs = lies(&b, part.batch).from(0, part.col);
             let at = (out.get() as *mut u16).wrapping_add(part.batch * m * n + part.row * n + part.col);
-            let bias = bias.as_ref().map(|x| lies(x, part.batch).from(part.row, part.col));
-            let to = HalfTo { dtype: mm.a.dtype, at, rs: n, bias };
-            // SAFETY: the operands hold these rows and columns by their maps; the part of the result is ours alone.
-            unsafe { half_product(part.rows, part.cols, k, lhs, rhs, &to) };
+            let step = if mm.rows <= FEW { FEW } else { part.rows };
+            for r in (0..part.rows).step_by(step) {
+                let lhs = lies(&a, part.batch).from(part.row + r, 0);
+                let bias = bias.as_ref().map(|x| lies(x, part.batch).from(part.row + r, part.col));
+                let to = HalfTo { dtype: mm.a.dtype, at: at.wrapping_add(r * n), rs: n, bias };
+                // SAFETY: the operands hold these rows and columns by their maps; the part of the result is ours alone.
+                unsafe { half_product(step.min(part.rows - r), part.cols, k, lhs, rhs, &to) };
+            }
             if let Some(after) = after {
                 after(part);
             }

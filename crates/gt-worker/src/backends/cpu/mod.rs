@@ -20,6 +20,7 @@ mod runs;
 mod sort;
 pub mod threads;
 mod tile;
+mod waves;
 
 use crate::backend::{Backend, Buffer, Effort, HostBytes, Plan};
 use gt_compiler::CompileOptions;

@@ -1,16 +1,19 @@
 //! A plan on the cpu: storages bound to memory, then the steps in order.
 
 use super::fold::FoldStep;
-use super::kernel::{self, Bases, tasks};
+use super::kernel::{self, Bases, PARALLEL, tasks};
 use super::lower::{FoldOrder, Lowered, lower};
 use super::memory::{Block, CpuMemory, Pool};
 use super::threads::{Ptr, Threads};
+use super::waves::{Wave, waves};
 use super::{attend, cpu_memory, index, matmul, rows, sort};
 use crate::backend::{Buffer, Plan, PlanError};
 use gt_compiler::{Place, Work};
 use gt_ir::{Error, Op, Slot, Structure, philox};
+use parking_lot::Mutex;
 use smallvec::SmallVec;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 pub struct CpuPlan {
     plan: gt_compiler::Plan,
@@ -20,9 +23,11 @@ pub struct CpuPlan {
     pool: Arc<Pool>,
     threads: Arc<Threads>,
     reserve: usize,
-    can_fail: bool,
     /// Has so much to do that threads will be called again and again.
     long: bool,
+    runs: AtomicU32,
+    /// Steps that may run at the same time, worked out once the plan comes back.
+    waves: OnceLock<Vec<Wave>>,
 }
 
 /// A step made ready.
@@ -77,8 +82,52 @@ impl CpuPlan {
             _ => 0,
         });
         let long = plan.steps.len() > 4 && (reserve > 4 << 20 || products.sum::<usize>() > 4 << 20);
-        let can_fail = plan.steps.iter().any(gt_compiler::Step::can_fail);
-        CpuPlan { plan, ready, structure, pool, threads, reserve, can_fail, long }
+        let (runs, waves) = (AtomicU32::new(0), OnceLock::new());
+        CpuPlan { plan, ready, structure, pool, threads, reserve, long, runs, waves }
+    }
+
+    /// True if a step has too little to do for several threads.
+    fn is_small(&self, i: usize) -> bool {
+        match (&self.plan.steps[i].work, &self.ready[i]) {
+            (_, Some(Ready::Kernel(k))) => k.numel * k.cost < 2 * PARALLEL,
+            (_, Some(Ready::Fold(f))) => f.kernel.numel * f.kernel.cost < 2 * PARALLEL,
+            (Work::Matmul(mm), None) => mm.batch.numel() * mm.m * mm.n * mm.k <= 4 << 20,
+            (Work::Attention(_) | Work::AttentionGrad(_) | Work::Sort { .. }, None) => false,
+            (_, None) => {
+                let mut bytes = 0;
+                self.plan.steps[i].writes(|s| bytes += self.plan.storages[s as usize].bytes);
+                bytes < 2 * PARALLEL
+            }
+        }
+    }
+
+    /// Runs all steps: in order the first time, as waves when the plan has come back.
+    fn steps(&self, bases: Bases) -> Result<(), PlanError> {
+        let alone = |i: usize| {
+            let instr = Some(self.plan.steps[i].instr);
+            self.step(i, bases).map_err(|error| PlanError { instr, error })
+        };
+        let first = self.runs.fetch_add(1, Ordering::Relaxed) == 0;
+        if first || self.threads.count() == 1 || self.plan.steps.len() < 3 {
+            return (0..self.plan.steps.len()).try_for_each(alone);
+        }
+        let waves = self.waves.get_or_init(|| waves(&self.plan, |i| self.is_small(i)));
+        for wave in waves {
+            if let [one] = wave.as_slice() {
+                alone(*one as usize)?;
+                continue;
+            }
+            let failed = Mutex::new(None);
+            self.threads.run(wave.len(), &|k| {
+                if let Err(error) = alone(wave[k] as usize) {
+                    *failed.lock() = Some(error);
+                }
+            });
+            if let Some(error) = failed.into_inner() {
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     fn step(&self, i: usize, bases: Bases) -> Result<(), Error> {
@@ -206,9 +255,7 @@ impl Plan for CpuPlan {
         let mut bound = self.bind(inputs).map_err(|error| PlanError { instr: None, error })?;
         let bases = Bases { ptrs: &bound.ptrs, slots };
         let _awake = self.long.then(|| self.threads.stay_awake());
-        for (i, step) in self.plan.steps.iter().enumerate() {
-            self.step(i, bases).map_err(|error| PlanError { instr: Some(step.instr), error })?;
-        }
+        self.steps(bases)?;
         let mut outs: Vec<Buffer> = Vec::with_capacity(self.plan.outs.len());
         for (k, &storage) in self.plan.outs.iter().enumerate() {
             let at = storage as usize;
@@ -241,10 +288,6 @@ impl Plan for CpuPlan {
 
     fn reserve(&self) -> usize {
         self.reserve
-    }
-
-    fn can_fail(&self) -> bool {
-        self.can_fail
     }
 
     fn text(&self) -> String {

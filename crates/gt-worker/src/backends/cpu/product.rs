@@ -6,6 +6,7 @@
 //! rows and long sums add up otherwise, for they are bound by memory: 64 bytes of partial sums, then their halves added.
 
 use super::isa;
+#[cfg(target_arch = "x86_64")]
 use std::cell::UnsafeCell;
 
 #[cfg(target_arch = "x86_64")]
@@ -50,6 +51,7 @@ impl<T> Mat<T> {
 /// Products of so few rows and so many terms have an order of summation of their own; cut no product into parts this
 /// small.
 pub const FEW: usize = 4;
+#[cfg(target_arch = "x86_64")]
 const LONG: usize = 128;
 
 /// Where a product goes: rows of contiguous elements.
@@ -172,12 +174,14 @@ pub unsafe fn product<T: Float>(m: usize, n: usize, k: usize, a: Mat<T>, b: Mat<
     }
 }
 
+#[cfg(target_arch = "x86_64")]
 thread_local! {
     static SCRATCH: UnsafeCell<Vec<u64>> = const { UnsafeCell::new(Vec::new()) };
 }
 
 /// This thread's memory for panels, of at least `bytes` bytes, aligned to a cache line. The last one asked for counts.
-pub fn panels(bytes: usize) -> *mut u8 {
+#[cfg(target_arch = "x86_64")]
+fn panels(bytes: usize) -> *mut u8 {
     SCRATCH.with(|cell| {
         // SAFETY: the cell is this thread's own, and the borrow ends here.
         let memory = unsafe { &mut *cell.get() };

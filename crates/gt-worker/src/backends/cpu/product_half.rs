@@ -2,7 +2,9 @@
 //! does; otherwise blocks of the operands are widened as they are met.
 
 use super::convert::{narrow, widen};
-use super::product::{FEW, Mat, To, product};
+#[cfg(target_arch = "x86_64")]
+use super::product::FEW;
+use super::product::{Mat, To, product};
 use gt_ir::DType;
 use std::cell::UnsafeCell;
 

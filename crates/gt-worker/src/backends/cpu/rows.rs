@@ -43,10 +43,10 @@ per_isa! {
 }
 
 per_isa! {
-    unsafe fn divide<T: Soft>(y: *mut T, by: T, n: usize) {
+    unsafe fn scale<T: Soft>(y: *mut T, by: T, n: usize) {
         // SAFETY: passed on from the caller.
         for y in unsafe { std::slice::from_raw_parts_mut(y, n) } {
-            *y = *y / by;
+            *y = *y * by;
         }
     }
 }
@@ -72,7 +72,7 @@ unsafe fn softmax_row<T: Soft>(log: bool, x: *const T, y: *mut T, n: usize) {
         if log {
             less_two(x, top, total.log(), y, n);
         } else {
-            divide(y, total, n);
+            scale(y, T::of(1.0) / total, n);
         }
     }
 }

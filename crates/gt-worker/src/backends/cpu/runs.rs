@@ -211,6 +211,43 @@ unsafe fn gather_run<T: Copy>(from: *const T, stride: isize, to: *mut T, n: usiz
     }
 }
 
+/// Copies bytes to memory that is not read soon: they go past the caches, where the processor can do that.
+///
+/// # Safety
+/// Both sides hold `bytes` bytes and do not overlap.
+pub unsafe fn stream(from: *const u8, to: *mut u8, bytes: usize) {
+    // SAFETY: passed on from the caller; the middle of the destination is aligned for whole lines.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
+            let head = to.align_offset(64).min(bytes);
+            std::ptr::copy_nonoverlapping(from, to, head);
+            let lines = (bytes - head) / 64;
+            for i in 0..lines {
+                let (from, to) =
+                    (from.add(head + i * 64) as *const __m128i, to.add(head + i * 64) as *mut __m128i);
+                for k in 0..4 {
+                    _mm_stream_si128(to.add(k), _mm_loadu_si128(from.add(k)));
+                }
+            }
+            let done = head + lines * 64;
+            std::ptr::copy_nonoverlapping(from.add(done), to.add(done), bytes - done);
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        std::ptr::copy_nonoverlapping(from, to, bytes);
+    }
+}
+
+/// Makes what was written past the caches visible to other threads.
+pub fn fence() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a fence touches no memory.
+    unsafe {
+        std::arch::x86_64::_mm_sfence()
+    };
+}
+
 /// Fills a packed run with the one element at `from`, `size` bytes.
 ///
 /// # Safety
