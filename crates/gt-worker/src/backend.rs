@@ -60,11 +60,6 @@ pub trait Plan: Send + Sync {
         0
     }
 
-    /// False if a run cannot fail once its memory is there.
-    fn can_fail(&self) -> bool {
-        true
-    }
-
     /// The plan in a form a person can read (`GT_DEBUG_COMPILE=1`).
     fn text(&self) -> String;
 }

@@ -290,16 +290,19 @@ impl Plans {
         let mut found = self.begin();
         (found.took, found.kept) = (took, self.made.len() as u64);
         let structure = &program.structure;
-        if let Some(family) = self.families.get_mut(&family::hash(structure))
-            && family.compare(structure).is_some()
-        {
+        let kin = family::hash(structure);
+        if let Some(family) = self.families.get_mut(&kin) {
             family.used = self.clock;
-            if family.sizes >= how.max_expand() {
-                found.resized = true;
-                self.came(backend, program.key, structure, how);
-                return found;
+            if family.compare(structure).is_some() {
+                if family.sizes >= how.max_expand() {
+                    found.resized = true;
+                    self.came(backend, program.key, structure, how);
+                    return found;
+                }
+                family.sizes += 1;
             }
-            family.sizes += 1;
+        } else if let Ok(types) = structure.check() {
+            self.found_family(kin, structure, types);
         }
         let known = self.owed.contains(structure);
         let why = if known { Miss::BegunEarly } else { self.why_missed(program.key, structure) };
@@ -330,9 +333,7 @@ impl Plans {
         let mut found = self.begin();
         found.why = Some(Miss::BegunEarly);
         let (key, how) = (structure.key(), Compiling::default());
-        if let Ok(types) = self.make(backend, key, &structure, Effort::Quick, how, &mut found) {
-            self.found_family(family::hash(&structure), &structure, types);
-        }
+        let _ = self.make(backend, key, &structure, Effort::Quick, how, &mut found);
         found.kept = self.made.len() as u64;
         Some(found)
     }
