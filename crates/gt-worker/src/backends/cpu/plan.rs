@@ -223,7 +223,7 @@ impl CpuPlan {
         if inputs.len() != self.structure.inputs.len() {
             return Err(Error::Value("program: the binding does not fit its structure".into()));
         }
-        let arena = if plan.arena > 0 { Some(self.pool.take(plan.arena)?) } else { None };
+        let arena = if plan.arena > 0 { Some(self.pool.take_arena(plan.arena)?) } else { None };
         let mut bound = Bound { ptrs: SmallVec::new(), blocks: SmallVec::new(), arena };
         for storage in &plan.storages {
             let mut block = None;
