@@ -126,22 +126,31 @@ fn tolerances(structure: &Structure) -> Vec<(f64, f64)> {
     out
 }
 
+/// What differs from the reference, if anything.
+fn wrong(backend: &CpuBackend, p: &RandomProgram) -> Option<String> {
+    let structure = Arc::new(p.structure.clone());
+    let tolerances = tolerances(&structure);
+    let want = gt_ir::reference::run(&structure, &p.inputs, &p.slots).unwrap();
+    let got = match run(backend, &structure, &p.inputs, &p.slots) {
+        Ok(got) => got,
+        Err(e) => return Some(format!("{e:?}")),
+    };
+    got.iter().zip(&want).enumerate().find_map(|(k, (g, w))| {
+        let (rtol, atol) = tolerances[structure.outs[k] as usize];
+        close(g, w, 2.0 * rtol, 2.0 * atol).err().map(|e| format!("live-out {k}: {e}"))
+    })
+}
+
 #[test]
 fn random_programs_equal_the_reference() {
     let backend = CpuBackend::new(Some(3));
     programs(24, |seed, p| {
-        let structure = Arc::new(p.structure.clone());
-        let tolerances = tolerances(&structure);
-        let want = gt_ir::reference::run(&structure, &p.inputs, &p.slots).unwrap();
-        let got = run(&backend, &structure, &p.inputs, &p.slots)
-            .unwrap_or_else(|e| panic!("program {seed}: {e:?}\n{structure:#?}"));
-        for (k, (g, w)) in got.iter().zip(&want).enumerate() {
-            let (rtol, atol) = tolerances[structure.outs[k] as usize];
-            if let Err(e) = close(g, w, 2.0 * rtol, 2.0 * atol) {
-                let types = structure.check().unwrap();
-                let plan = backend.compile(&structure, &types, Effort::Quick).unwrap();
-                panic!("program {seed}, live-out {k}: {e}\n{}\n{structure:#?}", plan.text());
-            }
+        if let Some(e) = wrong(&backend, &p) {
+            let small = p.shrunk(|p| wrong(&backend, p).is_some());
+            let structure = Arc::new(small.structure.clone());
+            let plan = backend.compile(&structure, &structure.check().unwrap(), Effort::Quick).unwrap();
+            let still = wrong(&backend, &small).unwrap_or_default();
+            panic!("program {seed}, {e}\nmade smaller, {still}\n{}\n{}", small.text(), plan.text());
         }
     });
 }
@@ -159,14 +168,23 @@ fn fusion_and_threads_never_change_a_bit() {
     let threads = CpuBackend::new(Some(3));
     let unfused = CpuBackend::with_options(Some(1), CompileOptions { fuse: false, ..Default::default() });
     programs(40, |seed, p| {
+        let differ = |p: &RandomProgram| {
+            let structure = Arc::new(p.structure.clone());
+            let both = [&fused, &unfused].map(|b| run(b, &structure, &p.inputs, &p.slots).unwrap());
+            (both[0] != both[1]).then_some(both)
+        };
+        if differ(&p).is_some() {
+            let small = p.shrunk(|p| differ(p).is_some());
+            let structure = Arc::new(small.structure.clone());
+            let plan = fused.compile(&structure, &structure.check().unwrap(), Effort::Quick).unwrap();
+            panic!(
+                "program {seed} differs fused and unfused; made smaller\n{}\n{}",
+                small.text(),
+                plan.text()
+            );
+        }
         let structure = Arc::new(p.structure.clone());
         let a = run(&fused, &structure, &p.inputs, &p.slots).unwrap();
-        let b = run(&unfused, &structure, &p.inputs, &p.slots).unwrap();
-        if a != b {
-            let types = structure.check().unwrap();
-            eprintln!("{}", fused.compile(&structure, &types, Effort::Quick).unwrap().text());
-        }
-        same_bits(seed, "fused and unfused", &a, &b);
         // A plan that comes back runs steps side by side.
         let plan = threads.compile(&structure, &structure.check().unwrap(), Effort::Full).unwrap();
         for time in ["first", "second"] {

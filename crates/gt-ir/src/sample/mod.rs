@@ -7,6 +7,7 @@ mod composites;
 mod draw;
 mod ops;
 mod programs;
+mod shrink;
 
 use crate::elementwise::{Binary, Unary};
 use crate::host::HostTensor;
