@@ -4,7 +4,7 @@ Every measurement is a process of its own; GT and PyTorch take turns, and the be
 
     python benchmarks/training.py [ROW ...] [--rounds N] [--json FILE] [--stats]
 
-PyTorch gets an allocator that keeps its memory, as `shared/tools/torch_cpu.sh` says; GT runs without.
+PyTorch gets an allocator that keeps its memory (the `MALLOC_*` settings below); GT runs without.
 """
 
 import argparse
