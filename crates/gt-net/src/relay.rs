@@ -161,19 +161,20 @@ impl Source {
 #[derive(Debug)]
 pub struct Sink {
     bytes: Vec<u8>,
-    filled: usize,
+    total: u64,
     told: u64,
 }
 
 impl Sink {
-    /// Will fill `bytes`, all of them.
-    pub fn new(bytes: Vec<u8>) -> Sink {
-        Sink { bytes, filled: 0, told: 0 }
+    /// Takes `total` bytes into the memory of `room`, which is enlarged where it is too small.
+    pub fn new(mut room: Vec<u8>, total: u64) -> Sink {
+        room.clear();
+        Sink { bytes: room, total, told: 0 }
     }
 
     /// Takes a piece; gives the word to send back, when one is due.
     pub fn fill(&mut self, part: &Part) -> Result<Option<Part<'static>>> {
-        let (total, at) = (self.bytes.len() as u64, self.filled as u64);
+        let (total, at) = (self.total, self.bytes.len() as u64);
         if part.total != total || part.at != at || part.end().is_none_or(|end| end > total) {
             bail!(
                 Connection,
@@ -183,19 +184,18 @@ impl Sink {
                 part.total
             );
         }
-        let end = self.filled + part.data.len();
-        self.bytes[self.filled..end].copy_from_slice(part.data);
-        self.filled = end;
-        let due = self.is_full() || end as u64 - self.told >= TELL;
+        self.bytes.extend_from_slice(part.data);
+        let end = self.bytes.len() as u64;
+        let due = self.is_full() || end - self.told >= TELL;
         if due {
-            self.told = end as u64;
+            self.told = end;
         }
-        Ok(due.then(|| part.taken(end as u64)))
+        Ok(due.then(|| part.taken(end)))
     }
 
     /// True when every byte has come.
     pub fn is_full(&self) -> bool {
-        self.filled == self.bytes.len()
+        self.bytes.len() as u64 == self.total
     }
 
     /// The bytes.
@@ -229,7 +229,7 @@ mod tests {
     fn any_size_passes_within_the_window() {
         for total in [1, PIECE - 1, PIECE, PIECE + 1, WINDOW as usize, 3 * WINDOW as usize + 17] {
             let bytes: Vec<u8> = (0..total).map(|i| (i % 251) as u8).collect();
-            let (mut source, mut sink) = (Source::default(), Sink::new(vec![0; total]));
+            let (mut source, mut sink) = (Source::default(), Sink::new(Vec::new(), total as u64));
             let mut way: std::collections::VecDeque<_> = source.feed(&bytes, &ASK).unwrap().into();
             while let Some(piece) = way.pop_front() {
                 let on_way: usize = way.iter().map(|p| p.len() - HEAD).sum();
@@ -248,7 +248,7 @@ mod tests {
     fn wrong_sizes_and_offsets_are_refused() {
         let data = [0; 10];
         let piece = Part { what: What::Bytes, total: 20, data: &data, ..ASK };
-        let mut sink = Sink::new(vec![0; 20]);
+        let mut sink = Sink::new(Vec::new(), 20);
         for wrong in [Part { at: 1, ..piece }, Part { total: 21, ..piece }] {
             assert!(sink.fill(&wrong).unwrap_err().to_string().contains("expected those at 0 of 20"));
         }
@@ -287,7 +287,7 @@ mod tests {
             for bytes in [&junk, &near] {
                 if let Ok(part) = Part::decode(bytes) {
                     prop_assert_eq!(&part.encode(), bytes);
-                    let _ = Sink::new(vec![0; 50]).fill(&part);
+                    let _ = Sink::new(Vec::new(), 50).fill(&part);
                     let _ = Source::default().feed(&junk, &part);
                 }
             }

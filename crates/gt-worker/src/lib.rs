@@ -8,6 +8,7 @@ pub mod backends;
 mod begun;
 mod executor;
 mod plans;
+mod relay;
 pub mod remote;
 mod rescue;
 mod road;

@@ -3,6 +3,7 @@
 use crate::backend::{Backend, Buffer, HostBytes};
 use crate::executor::Executor;
 use crate::plans::Miss;
+use crate::relay::Relays;
 use crate::road::{self, Job, Parcel};
 use crate::table::{Entry, Item, SessionTable, Watch};
 use gt_ir::{TensorId, Ty};
@@ -46,6 +47,8 @@ pub(crate) struct Core {
     pub jobs: Mutex<Sender<Job>>,
     /// The bulk plane, once it is there, with the key of its tickets.
     pub plane: OnceLock<(Endpoint, TicketKey)>,
+    /// What passes through the server in pieces, once there is a server.
+    pub relays: OnceLock<Relays>,
 }
 
 #[derive(Default)]
@@ -108,6 +111,7 @@ impl Worker {
             say,
             jobs: Mutex::new(jobs),
             plane: OnceLock::new(),
+            relays: OnceLock::new(),
         });
         let (running, moving) = (core.clone(), core.clone());
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
@@ -227,6 +231,9 @@ impl Core {
                 state.ended.push_back(session);
                 drop(state);
                 drop(table);
+                if let Some(relays) = self.relays.get() {
+                    relays.end(session);
+                }
                 return;
             }
             WorkerCmd::Stats { req } => {

@@ -103,6 +103,7 @@ impl World {
                     let side = self.workers.get_mut(&worker).expect("a command to a worker that is gone");
                     side.to.push_back(command);
                 }
+                Action::Carry(carry) => panic!("nobody asked for {carry:?}"),
                 Action::Log(line) => panic!("nobody asked for {line}"),
             }
         }
