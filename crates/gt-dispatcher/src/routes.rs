@@ -41,6 +41,12 @@ impl Route {
         out.send_piece(self.client, self.ask(0, true).stop(why).encode());
     }
 
+    /// What becomes of the tensor when its bytes will not come.
+    fn spoiled(&self, why: &str) -> Option<Spoiled> {
+        let (session, tensor) = (self.session, self.tensor);
+        (self.dir() == Dir::Put).then(|| Spoiled { session, tensor, error: stopped("upload", why) })
+    }
+
     fn dir(&self) -> Dir {
         match self.way {
             Way::Up { .. } => Dir::Put,
@@ -107,14 +113,17 @@ pub struct Routes {
 
 impl Routes {
     /// Starts a transfer with this worker, now or when its client's earlier ones have ended.
-    pub fn add(&mut self, route: Route, worker: PeerId, out: &mut Outbox) {
+    pub fn add(&mut self, route: Route, worker: PeerId, out: &mut Outbox) -> Option<Spoiled> {
         let client = route.client;
         let waiting = self.waiting.entry(client).or_default();
         if waiting.len() >= MAX_WAITING {
-            return route.refuse("too many tensors wait to be relayed", out);
+            let why = "too many tensors wait to be relayed";
+            route.refuse(why, out);
+            return route.spoiled(why);
         }
         waiting.push_back((route, worker));
         self.open_next(client, out);
+        None
     }
 
     fn open_next(&mut self, client: PeerId, out: &mut Outbox) {
@@ -181,9 +190,7 @@ impl Routes {
                     out.send_piece(from, route.ask(part.transfer, !to_client).stop(&why).encode());
                 }
                 // A worker that takes no more has dealt with the tensor itself.
-                let spoiled = route.dir() == Dir::Put && from == client;
-                let Route { session, tensor, .. } = route;
-                Ok(spoiled.then(|| Spoiled { session, tensor, error: stopped("upload", &why) }))
+                Ok(if from == client { route.spoiled(&why) } else { None })
             }
         }
     }

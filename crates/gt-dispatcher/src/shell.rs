@@ -168,9 +168,19 @@ impl Shell {
         let worker = carry.worker.and_then(|worker| self.workers.get(&worker)).copied();
         let route = Route::new(PeerId(carry.session.0), carry.session, carry.tensor, carry.way);
         match worker {
-            Some(worker) => self.routes.add(route, worker, out),
+            Some(worker) => {
+                if let Some(spoiled) = self.routes.add(route, worker, out) {
+                    self.spoil(spoiled, out);
+                }
+            }
             None => route.refuse("the worker is gone, or nobody waits for the bytes any more", out),
         }
+    }
+
+    /// A tensor will never be whole: what waits for it fails.
+    fn spoil(&mut self, spoiled: Spoiled, out: &mut Outbox) {
+        let Spoiled { session, tensor, error } = spoiled;
+        self.step(Event::Client(session, ClientMsg::Withdraw { tensor, error }), out);
     }
 
     /// Ends a peer that says what cannot be understood.
@@ -235,10 +245,7 @@ impl Handler for Shell {
     fn piece(&mut self, peer: PeerId, payload: &[u8], out: &mut Outbox) {
         match self.routes.part(peer, payload, out) {
             Ok(None) => {}
-            // The tensor will never be whole, and what waits for it fails.
-            Ok(Some(Spoiled { session, tensor, error })) => {
-                self.step(Event::Client(session, ClientMsg::Withdraw { tensor, error }), out);
-            }
+            Ok(Some(spoiled)) => self.spoil(spoiled, out),
             Err(error) => self.refuse(peer, &error, out),
         }
     }

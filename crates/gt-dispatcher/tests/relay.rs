@@ -230,15 +230,18 @@ fn large_tensors_of_two_clients_pass_both_ways_across_cuts() {
                 let values: Vec<i64> = (0..(3 * WINDOW as i64 / 8 + 5)).map(|i| i * factor).collect();
                 client.upload(1, &values);
                 assert!(client.download(1, 1) == *to_bytes(&values), "bytes were changed");
+                (client, values)
             })
         })
         .into_iter()
         .collect();
-    for client in clients {
-        client.join().unwrap();
-    }
+    let clients: Vec<_> = clients.into_iter().map(|client| client.join().unwrap()).collect();
     over.store(true, Ordering::SeqCst);
     cutting.join().unwrap();
+    // A client that says goodbye while it is cut would be waited for.
+    for (mut client, values) in clients {
+        assert!(client.download(1, 2) == *to_bytes(&values), "bytes were changed");
+    }
     until("forgetting the clients", || worker.backend.used() == 0);
 }
 

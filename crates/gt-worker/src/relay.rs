@@ -113,9 +113,18 @@ impl Core {
             Ok(bytes) => {
                 let source = (session, bytes, Source::default());
                 relays.state.lock().sources.insert(part.transfer, source);
+                self.drop_ended(relays, session);
                 relays.feed(&part);
             }
             Err(error) => relays.stop(&part, &error),
+        }
+    }
+
+    /// Drops what was kept for a session that ended meanwhile on another thread.
+    pub(crate) fn drop_ended(&self, relays: &Relays, session: SessionId) {
+        let ended = self.state.lock().ended.contains(&session);
+        if ended {
+            relays.end(session);
         }
     }
 

@@ -51,6 +51,7 @@ pub(crate) fn run(core: &Core, jobs: &Receiver<Job>) {
                     // The server asks for the pieces when the way is free.
                     (Some(relays), None) if buffer.bytes() > PIECE => {
                         relays.wait(session, tensor, buffer);
+                        core.drop_ended(relays, session);
                         Ok(None)
                     }
                     _ => send(core, &roads, to, buffer),
