@@ -220,7 +220,8 @@ def test_many_small_arrays_fit_one_program(start_system):
 
 def relayed(system, script):
     """Starts a client whose network namespace keeps it from the worker, but not from the server's unix socket."""
-    command = ["unshare", "-n", sys.executable, "-c", f"import gt, numpy as np\ngt.connect({system.address!r})\n{script}"]
+    script = f"import gt, numpy as np\ngt.connect({system.address!r})\n{script}"
+    command = ["unshare", "-n", sys.executable, "-c", script]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
