@@ -29,23 +29,39 @@ def print_tape(tensor=None):
 
 
 def get_worker_stats():
-    """Counters of the session, of each worker under `workers`, and of their plan caches together under
-    `compilation`."""
+    """Counters of the session, of each worker under `workers`, and of all workers together.
+
+    `total_instructions` ran; `hot_instructions` of them in sequences that came at least `GT_HOTPATH_THRESHOLD` times,
+    which are `hot_sequences` of the `unique_sequences` seen. `compilation` (also `compilation_stats`) is about plans:
+    looked up and there (`hits`), known with other sizes (`resized`), not there (`misses`, with `miss_reasons`), how
+    many are kept and were made, of how many ops on average, and the seconds spent on them.
+    """
     stats = _stats()
     workers = stats["workers"]
-    hits, misses = sum(w["plan_hits"] for w in workers), sum(w["plan_misses"] for w in workers)
+
+    def total(name):
+        return sum(worker[name] for worker in workers)
+
     reasons = {}
     for worker in workers:
         for reason, times in worker["miss_reasons"].items():
             reasons[reason] = reasons.get(reason, 0) + times
-    stats["total_instructions"] = sum(w["instructions"] for w in workers)
+    hits, resized, misses, made = total("plan_hits"), total("resized"), total("plan_misses"), total("plans_made")
+    stats["total_instructions"] = total("instructions")
+    for name in ("hot_instructions", "unique_sequences", "hot_sequences"):
+        stats[name] = total(name)
     stats["compilation"] = {
         "hits": hits,
+        "resized": resized,
         "misses": misses,
         "miss_reasons": reasons,
-        "hit_rate": hits / max(1, hits + misses),
-        "cache_size": sum(w["plans"] for w in workers),
-        "seconds": sum(w["plan_seconds"] for w in workers),
+        "hit_rate": (hits + resized) / max(1, hits + resized + misses),
+        "cache_size": total("plans"),
+        "made": made,
+        "improved": total("improved"),
+        "average_ops": total("planned_instructions") / max(1, made),
+        "seconds": total("plan_seconds"),
+        "resize_seconds": total("resize_seconds"),
     }
     stats["compilation_stats"] = stats["compilation"]
     return stats
@@ -57,7 +73,9 @@ def print_worker_stats():
     cache = stats["compilation"]
     names = ("programs", "instructions", "messages", "moves", "moved_bytes", "sessions")
     print("session | " + ", ".join(f"{name} {stats[name]}" for name in names))
-    print(f"plans   | hits {cache['hits']}, misses {cache['misses']} {cache['miss_reasons']}")
+    counts = ", ".join(f"{name} {cache[name]}" for name in ("hits", "resized", "misses"))
+    print(f"plans   | {counts} {cache['miss_reasons']}")
+    print(f"hot     | {stats['hot_instructions']} of {stats['total_instructions']} instructions")
     for worker in stats["workers"]:
         name = worker.pop("name")
         print(f"{name:7} | " + ", ".join(f"{key} {value}" for key, value in worker.items() if value not in ({}, 0)))

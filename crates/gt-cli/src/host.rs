@@ -6,7 +6,7 @@ use gt_ir::{Error, Program, Result, Structure, TensorId, Ty};
 use gt_net::msg::{
     Batch, ClientMsg, Failure, Payload, Run, SessionId, SessionMsg, SessionWelcome, Stats, Value,
 };
-use gt_worker::backend::{Backend, Buffer, HostBytes, Plan};
+use gt_worker::backend::{Backend, Buffer, Effort, HostBytes, Plan};
 use gt_worker::backends::cpu::CpuBackend;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -58,7 +58,7 @@ impl Table {
             }
             let structure = program.structure.clone();
             let types = structure.check()?;
-            let plan = self.backend.compile(&structure, &types)?;
+            let plan = self.backend.compile(&structure, &types, Effort::Quick)?;
             let outs = structure.outs.iter().map(|v| types[*v as usize].clone()).collect();
             self.plans.insert(program.key, (structure, plan, outs));
         }

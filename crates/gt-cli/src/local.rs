@@ -52,7 +52,13 @@ impl Local {
         let name = std::env::var("GT_BACKEND").unwrap_or_else(|_| "auto".into());
         let backend = backends::open(&name, Some(threads))?;
         let number = self.workers_started();
-        let config = WorkerConfig { name: format!("local-{number}"), threads: backend.threads(), backend };
+        let config = WorkerConfig {
+            name: format!("local-{number}"),
+            threads: backend.threads(),
+            backend,
+            // Every session in here brings this process's variables itself.
+            compiling: Default::default(),
+        };
         // The worker is made before its way back is known: it says nothing until it was told something.
         let line: Arc<OnceLock<LocalWorker>> = Arc::default();
         let back = line.clone();

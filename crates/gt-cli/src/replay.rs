@@ -2,7 +2,7 @@
 
 use gt_ir::host::HostTensor;
 use gt_ir::{Error, Program, Result, Ty, bail};
-use gt_worker::backend::HostBytes;
+use gt_worker::backend::{Effort, HostBytes};
 use gt_worker::backends;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -76,7 +76,7 @@ pub fn run(args: Args) -> Result<i32> {
     let expected = gt_ir::reference::run(&program.structure, &hosts, &program.slots)
         .map_err(|(instr, e)| e.map_message(|m| format!("instruction {instr} on the reference: {m}")))?;
     let backend = backends::open(&args.backend, None)?;
-    let plan = backend.compile(&program.structure, &types)?;
+    let plan = backend.compile(&program.structure, &types, Effort::Quick)?;
     let mut buffers = Vec::new();
     for (ty, data) in types.iter().zip(&inputs) {
         buffers.push(backend.upload(ty, HostBytes::Owned(data.clone()))?);
@@ -124,10 +124,10 @@ fn profile(
     let mut compiling = f64::INFINITY;
     for _ in 1..runs.max(1) {
         let start = std::time::Instant::now();
-        backend.compile(&program.structure, types)?;
+        backend.compile(&program.structure, types, Effort::Quick)?;
         compiling = compiling.min(start.elapsed().as_secs_f64());
     }
-    let plan = backend.compile(&program.structure, types)?;
+    let plan = backend.compile(&program.structure, types, Effort::Quick)?;
     println!("{} instructions compiled in {:.1} us", program.structure.instrs.len(), compiling * 1e6);
     let mut buffers = Vec::new();
     for (ty, data) in types.iter().zip(inputs) {

@@ -3,6 +3,7 @@
 use crate::{stop_on_signals, token};
 use gt_ir::{Error, Result};
 use gt_net::addr::Addr;
+use gt_net::compiling::Compiling;
 use gt_worker::remote::{self, DataPlane};
 use gt_worker::{WorkerConfig, backends};
 use std::path::PathBuf;
@@ -61,7 +62,8 @@ pub fn run(args: Args) -> Result<i32> {
     let backend = backends::open(&backend, args.threads)?;
     let name = args.name.unwrap_or_else(|| format!("worker-{}", std::process::id()));
     println!("gt worker {name}: {} on {}, {} threads", backend.name(), backend.device(), backend.threads());
-    let config = WorkerConfig { name: name.clone(), threads: backend.threads(), backend };
+    let compiling = Compiling::from_env()?;
+    let config = WorkerConfig { name: name.clone(), threads: backend.threads(), backend, compiling };
     let plane = DataPlane { advertise: args.advertise, port: args.data_port };
     println!("gt worker {name}: looking for the server at {addr}");
     remote::run(&addr, token, config, &plane, &stop, &|what| println!("gt worker {name}: {what}"))?;

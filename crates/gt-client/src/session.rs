@@ -183,6 +183,8 @@ const CREDIT_DATA: u64 = 32 << 20;
 impl Session {
     /// Opens a session over a link.
     pub fn open(connect: Box<Connect>, settings: Settings) -> Result<Arc<Session>> {
+        // They travel in the handshake; one that cannot be meant is told here, where it was set.
+        gt_net::compiling::Compiling::from_env()?;
         let shared = Arc::new(Shared::default());
         let inbox = shared.clone();
         let mut log = match &settings.log {

@@ -67,7 +67,12 @@ pub struct Schedule<'a> {
     pub reused: Vec<bool>,
 }
 
-pub fn schedule(graph: &Graph, structure: &Structure, options: CompileOptions) -> Draft {
+pub fn schedule(
+    graph: &Graph,
+    structure: &Structure,
+    origins: Option<&[u32]>,
+    options: CompileOptions,
+) -> Draft {
     let mut s = Schedule {
         graph,
         structure,
@@ -90,10 +95,16 @@ pub fn schedule(graph: &Graph, structure: &Structure, options: CompileOptions) -
         s.draft.storages.push(storage);
         s.at[i] = At::Mem(i as u32);
     }
+    let origin = |i: usize| {
+        let instr = graph.nodes[i].instr;
+        origins.map_or(instr, |o| o.get(instr as usize).copied().unwrap_or(instr))
+    };
+    let mut at = 0;
     let checks = graph.nodes.iter().any(|n| n.live && n.early);
     if checks {
         for (i, node) in graph.nodes.iter().enumerate() {
             if node.live && node.early {
+                s.turn_to(origin(i), &mut at);
                 s.node(i as u32);
             }
         }
@@ -101,6 +112,7 @@ pub fn schedule(graph: &Graph, structure: &Structure, options: CompileOptions) -
     s.late = true;
     for (i, node) in graph.nodes.iter().enumerate() {
         if node.live && !node.early {
+            s.turn_to(origin(i), &mut at);
             s.node(i as u32);
         }
     }
@@ -115,6 +127,15 @@ pub fn schedule(graph: &Graph, structure: &Structure, options: CompileOptions) -
 }
 
 impl Schedule<'_> {
+    /// Where instructions stay apart, ends the groups of the last one.
+    fn turn_to(&mut self, instr: u32, at: &mut u32) {
+        if self.options.apart && std::mem::replace(at, instr) != instr {
+            while let Some(&g) = self.open.first() {
+                self.emit(g);
+            }
+        }
+    }
+
     pub fn step(&mut self, instr: u32, work: Work) {
         self.draft.steps.push(Step { instr, work });
     }

@@ -24,6 +24,8 @@ use gt_ir::{Op, Result, Structure, Ty};
 pub struct CompileOptions {
     /// Group elementwise work. Off, every instruction is a step of its own; the bits are the same (C7).
     pub fuse: bool,
+    /// No kernel does the work of two instructions; one instruction's own work is grouped as ever.
+    pub apart: bool,
     /// Rows of at most this many elements are reduced in the kernel that feeds and follows the reduction.
     pub longest_row: usize,
     /// Which composites the backend takes whole, by their first operand; the others are expanded. Only softmax and
@@ -33,24 +35,30 @@ pub struct CompileOptions {
 
 impl Default for CompileOptions {
     fn default() -> CompileOptions {
-        CompileOptions { fuse: true, longest_row: 16 << 10, takes: |_, _| false }
+        CompileOptions { fuse: true, apart: false, longest_row: 16 << 10, takes: |_, _| false }
     }
 }
 
 /// Makes a plan for a checked structure, whose value types are given.
 pub fn compile(structure: &Structure, types: &[Ty], options: CompileOptions) -> Result<Plan> {
     let Some(expanded) = expand::expand(structure, types, options.takes)? else {
-        return compile_all(structure, types, options);
+        return compile_all(structure, types, None, options);
     };
-    let mut plan = compile_all(&expanded.structure, &expanded.types, options)?;
+    let mut plan = compile_all(&expanded.structure, &expanded.types, Some(&expanded.origins), options)?;
     for step in &mut plan.steps {
         step.instr = expanded.origins[step.instr as usize];
     }
     Ok(plan)
 }
 
-fn compile_all(structure: &Structure, types: &[Ty], options: CompileOptions) -> Result<Plan> {
+/// `origins` are the instructions that those of an expanded structure belong to.
+fn compile_all(
+    structure: &Structure,
+    types: &[Ty],
+    origins: Option<&[u32]>,
+    options: CompileOptions,
+) -> Result<Plan> {
     let graph = graph::Graph::new(structure, types)?;
-    let draft = fuse::schedule(&graph, structure, options);
+    let draft = fuse::schedule(&graph, structure, origins, options);
     Ok(place::place(draft, structure))
 }

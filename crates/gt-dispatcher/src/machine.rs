@@ -165,7 +165,12 @@ impl Machine {
     pub fn step(&mut self, now_ms: u64, event: Event, out: &mut Vec<Action>) {
         match event {
             Event::ClientUp { session, name, vars } => {
-                let mut new = Session::new(session, name, &vars);
+                let mut new = match Session::new(session, name, &vars) {
+                    Ok(new) => new,
+                    Err(error) => {
+                        return out.push(Action::ToClient(session, SessionMsg::Fatal { error }));
+                    }
+                };
                 let (_, mut cx) = self.split(now_ms, out);
                 new.note(&mut cx, "CONNECT", None, "Session", 0, || format!("session={}", session.0));
                 self.sessions.insert(session, new);

@@ -14,7 +14,12 @@ use std::time::{Duration, Instant};
 
 fn add_worker(hub: &LocalHub, name: &str) -> (WorkerId, Arc<TestBackend>) {
     let backend = TestBackend::new(1 << 30);
-    let config = WorkerConfig { name: name.into(), threads: 1, backend: backend.clone() };
+    let config = WorkerConfig {
+        name: name.into(),
+        threads: 1,
+        backend: backend.clone(),
+        compiling: Default::default(),
+    };
     let probe = Worker::start(config.clone(), Box::new(|_| ()));
     let id = hub.attach(probe.info(), |back| {
         let worker = Worker::start(config, Box::new(move |message| back.send(message)));

@@ -178,7 +178,12 @@ struct Remote {
 impl Remote {
     fn start(addr: &Addr) -> Remote {
         let (backend, stop) = (TestBackend::new(1 << 30), Arc::new(AtomicBool::new(false)));
-        let config = WorkerConfig { name: "w".into(), threads: 1, backend: backend.clone() };
+        let config = WorkerConfig {
+            name: "w".into(),
+            threads: 1,
+            backend: backend.clone(),
+            compiling: Default::default(),
+        };
         let (addr, flag) = (addr.clone(), stop.clone());
         let thread = std::thread::spawn(move || {
             remote::run(&addr, Some("t".into()), config, &Default::default(), &flag, &|_| ()).unwrap();

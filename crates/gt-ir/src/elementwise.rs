@@ -175,17 +175,20 @@ unary_table! {
         |b, g, s| { let on = b.bin(Binary::Gt, s.out(0)?, 0.0)?; b.select(&on, g, 0.0).map(Some) };
     Gelu "GELU" Float, |x| x.gelu(), NO_INT, "T(0.5) * x * (T(1) + erf(x * T(0.70710678118654752440)))", (-3.0, 3.0), [x],
         |b, g, s| {
+            let d = b.un(Unary::GeluGrad, s.arg(0)?)?;
+            b.mul(g, &d).map(Some)
+        };
+    GeluGrad "GELUGRAD" Float, |x| x.gelu_grad(), NO_INT,
+        "T(0.5) * (T(1) + erf(x * T(0.70710678118654752440))) + x * (T(0.39894228040143267794) * exp(T(-0.5) * x * x))",
+        (-3.0, 3.0), [x],
+        |b, g, s| {
             let x = s.arg(0)?;
-            let scaled = b.bin(Binary::Mul, x, std::f64::consts::FRAC_1_SQRT_2)?;
-            let erf = b.un(Unary::Erf, &scaled)?;
-            let half = b.bin(Binary::Mul, &erf, 0.5)?;
-            let cdf = b.bin(Binary::Add, &half, 0.5)?;
             let x2 = b.mul(x, x)?;
             let e = b.bin(Binary::Mul, &x2, -0.5)?;
             let e = b.un(Unary::Exp, &e)?;
             let pdf = b.bin(Binary::Mul, &e, 0.398_942_280_401_432_7)?;
-            let xpdf = b.mul(x, &pdf)?;
-            let d = b.add(&cdf, &xpdf)?;
+            let rest = b.bin(Binary::Sub, 2.0, &x2)?;
+            let d = b.mul(&pdf, &rest)?;
             b.mul(g, &d).map(Some)
         };
     Silu "SILU" Float, |x| x.silu(), NO_INT, "x / (T(1) + exp(-x))", (-3.0, 3.0), [x],

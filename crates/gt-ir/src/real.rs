@@ -48,6 +48,14 @@ pub trait Real:
     fn gelu(self) -> Self {
         Self::of(0.5) * self * (Self::of(1.0) + (self * Self::of(std::f64::consts::FRAC_1_SQRT_2)).erf())
     }
+    /// The derivative of `gelu`.
+    #[inline(always)]
+    fn gelu_grad(self) -> Self {
+        let cdf = Self::of(0.5) * (Self::of(1.0) + (self * Self::of(std::f64::consts::FRAC_1_SQRT_2)).erf());
+        let bell = Self::of(0.398_942_280_401_432_7) * (Self::of(-0.5) * self * self).exp();
+        // Far out the bell is zero, and infinity times that would be NaN.
+        if bell == Self::of(0.0) { cdf } else { cdf + self * bell }
+    }
     fn silu(self) -> Self {
         self / (Self::of(1.0) + (-self).exp())
     }

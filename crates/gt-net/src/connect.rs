@@ -169,7 +169,10 @@ pub(crate) fn shake_hands(
     stopped: impl Fn() -> bool,
 ) -> Result<(Stream, Decoder, Welcome), ConnectError> {
     let io_error = |error: io::Error| match error.kind() {
-        io::ErrorKind::ConnectionRefused => ConnectError::Refused { addr: addr.clone() },
+        // A server that ends while we connect resets the connection.
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => {
+            ConnectError::Refused { addr: addr.clone() }
+        }
         io::ErrorKind::NotFound if matches!(addr, Addr::Unix(_)) => {
             ConnectError::Refused { addr: addr.clone() }
         }

@@ -6,6 +6,7 @@
 
 pub mod addr;
 pub mod bulk;
+pub mod compiling;
 mod connect;
 pub mod copy;
 mod drivers;

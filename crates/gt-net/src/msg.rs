@@ -1,6 +1,7 @@
 //! The meaning layer: what client, dispatcher and worker say to one another. Data only, decoded within bounds.
 
 use crate::bulk::{Endpoint, Ticket};
+use crate::compiling::Compiling;
 use gt_ir::{Error, Program, TensorId, Ty};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -259,6 +260,11 @@ pub enum WorkerCmd {
         work: bool,
         plans: bool,
     },
+    /// How the session's programs are to be compiled, where its client says so.
+    Compile {
+        session: SessionId,
+        how: Compiling,
+    },
     /// The session is over: drop all it has.
     End {
         session: SessionId,
@@ -327,17 +333,38 @@ pub struct WorkerStats {
     pub instructions: u64,
     pub plan_hits: u64,
     pub plan_misses: u64,
+    /// Programs that were known with other sizes.
+    pub resized: u64,
+    /// Better plans that took the place of earlier ones.
+    pub improved: u64,
     /// Why plans were missed: (reason, times).
     pub miss_reasons: Vec<(String, u64)>,
     pub plans: u64,
+    /// Instructions of the plans made so far, and how many those were.
+    pub planned: (u64, u64),
     /// Programs that went on from a prefix.
     pub begun_early: u64,
     pub plan_seconds: f64,
+    /// The part of `plan_seconds` spent on programs known with other sizes.
+    pub resize_seconds: f64,
     pub busy_seconds: f64,
     pub bytes_in_use: u64,
     pub bytes_peak: u64,
     /// Results of one instruction: (op, times).
     pub ops: Vec<(String, u64)>,
+    /// Repeated sequences of instructions.
+    pub sequences: SequenceStats,
+}
+
+/// What a worker has found of repeated sequences in the streams of its sessions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct SequenceStats {
+    /// Different sequences.
+    pub unique: u64,
+    /// Those that came often.
+    pub hot: u64,
+    /// Instructions run in sequences that came often.
+    pub hot_instructions: u64,
 }
 
 /// Counters of a session and of the workers.

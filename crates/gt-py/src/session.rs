@@ -217,13 +217,21 @@ fn stats<'py>(py: Python<'py>, session: &Arc<Session>) -> Result<Bound<'py, PyDi
         row.set_item("instructions", w.instructions)?;
         row.set_item("plan_hits", w.plan_hits)?;
         row.set_item("plan_misses", w.plan_misses)?;
+        row.set_item("resized", w.resized)?;
+        row.set_item("improved", w.improved)?;
         row.set_item(
             "miss_reasons",
             w.miss_reasons.into_iter().collect::<std::collections::BTreeMap<_, _>>(),
         )?;
         row.set_item("plans", w.plans)?;
+        row.set_item("plans_made", w.planned.0)?;
+        row.set_item("planned_instructions", w.planned.1)?;
         row.set_item("begun_early", w.begun_early)?;
         row.set_item("plan_seconds", w.plan_seconds)?;
+        row.set_item("resize_seconds", w.resize_seconds)?;
+        row.set_item("hot_instructions", w.sequences.hot_instructions)?;
+        row.set_item("unique_sequences", w.sequences.unique)?;
+        row.set_item("hot_sequences", w.sequences.hot)?;
         row.set_item("busy_seconds", w.busy_seconds)?;
         row.set_item("bytes_in_use", w.bytes_in_use)?;
         row.set_item("bytes_peak", w.bytes_peak)?;

@@ -4,7 +4,7 @@
 
 use gt_ir::program::{Arg, Input, Instr};
 use gt_ir::{Binary, DType, Op, Scalar, Structure, Ty};
-use gt_worker::backend::{Backend, HostBytes};
+use gt_worker::backend::{Backend, Effort, HostBytes};
 use gt_worker::backends::cpu::CpuBackend;
 use gt_worker::backends::cpu::attention::{Attention, Gradient, Sizes, View, backward, forward};
 use gt_worker::backends::cpu::threads::Threads;
@@ -87,7 +87,9 @@ fn main() {
             outs: vec![6],
             slots: 0,
         });
-        let plan = backend.compile(&structure, &structure.check().expect("well formed")).expect("compiles");
+        let plan = backend
+            .compile(&structure, &structure.check().expect("well formed"), Effort::Quick)
+            .expect("compiles");
         let inputs = types.map(|ty| {
             let bytes: Vec<u8> = make(ty.bytes() / 4).iter().flat_map(|x| x.to_ne_bytes()).collect();
             backend.upload(&ty, HostBytes::Owned(Arc::new(bytes))).expect("fits")

@@ -3,7 +3,7 @@
 
 use gt_ir::program::{Arg, Input, Instr};
 use gt_ir::{DType, Dist, Op, Scalar, Slot, Structure, Ty};
-use gt_worker::backend::{Backend, Buffer};
+use gt_worker::backend::{Backend, Buffer, Effort};
 use gt_worker::backends::cpu::CpuBackend;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ fn random(backend: &CpuBackend, ty: &Ty) -> Buffer {
     let op = Op::Random { dist: Dist::Normal, shape: ty.shape.clone(), dtype: ty.dtype };
     let s = structure(&[], op, vec![Arg::Slot(0), Arg::Slot(1)], 2);
     let slots = [Slot::Num(Scalar::Int(1)), Slot::Num(Scalar::Int(0))];
-    let plan = backend.compile(&s, &s.check().expect("well formed")).expect("compiles");
+    let plan = backend.compile(&s, &s.check().expect("well formed"), Effort::Quick).expect("compiles");
     plan.run(&mut vec![], &slots).expect("runs").remove(0)
 }
 
@@ -97,7 +97,7 @@ fn main() {
             vec![Arg::Value(0), Arg::Value(1)],
             0,
         );
-        let plan = backend.compile(&s, &s.check().expect("well formed")).expect("compiles");
+        let plan = backend.compile(&s, &s.check().expect("well formed"), Effort::Quick).expect("compiles");
         let inputs = [random(&backend, &at), random(&backend, &bt)];
         let (mut best, mut spent, mut runs) = (f64::MAX, 0.0, 0);
         while runs < 3 || (spent < 0.25 && runs < 4000) {

@@ -4,7 +4,7 @@
 
 use gt_ir::program::{Arg, Input, Instr};
 use gt_ir::{Binary, DType, Dist, Op, ReduceKind, Scalar, Slot, Structure, Ty, Unary, View};
-use gt_worker::backend::{Backend, Buffer, Plan};
+use gt_worker::backend::{Backend, Buffer, Effort, Plan};
 use gt_worker::backends::cpu::CpuBackend;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +46,7 @@ fn structure(inputs: &[Ty], instrs: Vec<(Op, Vec<Arg>)>, outs: Vec<u32>, slots: 
 
 impl Bench {
     fn compile(&self, s: &Arc<Structure>) -> Arc<dyn Plan> {
-        self.backend.compile(s, &s.check().expect("well formed")).expect("compiles")
+        self.backend.compile(s, &s.check().expect("well formed"), Effort::Quick).expect("compiles")
     }
 
     /// A tensor of normal (or small integer) numbers.
@@ -114,7 +114,7 @@ impl Bench {
         let mut compile = f64::MAX;
         for _ in 0..200 {
             let start = Instant::now();
-            let plan = self.backend.compile(s, &types).expect("compiles");
+            let plan = self.backend.compile(s, &types, Effort::Quick).expect("compiles");
             compile = compile.min(start.elapsed().as_secs_f64());
             drop(plan);
         }

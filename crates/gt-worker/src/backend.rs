@@ -23,6 +23,17 @@ pub struct PlanError {
     pub error: Error,
 }
 
+/// How much work goes into a plan. The bits of what it computes are the same (C7).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Effort {
+    /// Every instruction for itself.
+    Apart,
+    /// What is worked out while a program waits.
+    Quick,
+    /// All the device knows, made on the side.
+    Full,
+}
+
 /// A program made ready for a device, good for any binding of its structure.
 pub trait Plan: Send + Sync {
     /// Runs it. `inputs` holds one buffer per live-in; for one that dies the caller has given up its own handle, so
@@ -38,6 +49,16 @@ pub trait Plan: Send + Sync {
 
     /// Bytes it needs beyond its inputs, known before it runs.
     fn reserve(&self) -> usize;
+
+    /// True if a plan of full effort would be better.
+    fn can_improve(&self) -> bool {
+        false
+    }
+
+    /// What may round differently from other plans of its structure (C7); a better plan has the same.
+    fn numerics(&self) -> u64 {
+        0
+    }
 
     /// The plan in a form a person can read (`GT_DEBUG_COMPILE=1`).
     fn text(&self) -> String;
@@ -70,7 +91,7 @@ pub trait Backend: Send + Sync {
     /// Bytes in use for tensors now, and at most so far.
     fn memory_in_use(&self) -> (u64, u64);
     /// Makes a plan. `structure` has been checked; `types` are the types of all its values.
-    fn compile(&self, structure: &Arc<Structure>, types: &[Ty]) -> Result<Arc<dyn Plan>>;
+    fn compile(&self, structure: &Arc<Structure>, types: &[Ty], effort: Effort) -> Result<Arc<dyn Plan>>;
     fn upload(&self, ty: &Ty, data: HostBytes) -> Result<Buffer>;
     /// The dense bytes of a buffer where they lie, if that is host memory and all work on it is done.
     fn host_bytes<'a>(&self, _buffer: &'a Buffer) -> Option<&'a [u8]> {

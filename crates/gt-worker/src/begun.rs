@@ -3,8 +3,8 @@
 //! Whatever does not fit is dropped and the program runs from its start, so a prefix can neither fail a program nor
 //! change its result.
 
-use crate::backend::{Backend, Buffer, Plan};
-use gt_ir::{Arg, Input, Instr, Program, Result, Slot, Structure, TensorId, Ty};
+use crate::backend::Buffer;
+use gt_ir::{Arg, Input, Instr, Program, Slot, Structure, TensorId, Ty};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,6 @@ pub struct Rest {
     /// What follows the program's own inputs.
     pub buffers: Vec<Buffer>,
     outs: Vec<Out>,
-    types: Vec<Ty>,
     /// How long the prefix's plans took.
     pub planning: Duration,
 }
@@ -119,7 +118,7 @@ impl Begun {
             });
         }
         let structure = Structure { inputs, instrs, outs: made, slots: theirs.slots };
-        Some(Rest { structure, buffers, outs, types: Vec::new(), planning: self.planning })
+        Some(Rest { structure, buffers, outs, planning: self.planning })
     }
 
     /// True if both instructions do the same. Numbers may have become slots since.
@@ -137,19 +136,14 @@ impl Begun {
 }
 
 impl Rest {
-    /// Makes the plan of what is left, if anything is. It is good for this once, so nobody keeps it.
-    pub fn compile(&mut self, backend: &dyn Backend) -> Result<Option<Arc<dyn Plan>>> {
-        let types = self.structure.check()?;
-        self.types = self.structure.outs.iter().map(|v| types[*v as usize].clone()).collect();
-        if self.structure.instrs.is_empty() && self.structure.outs.is_empty() {
-            return Ok(None);
-        }
-        backend.compile(&Arc::new(std::mem::take(&mut self.structure)), &types).map(Some)
+    /// What is left as a program of its own.
+    pub fn take_structure(&mut self) -> Structure {
+        std::mem::take(&mut self.structure)
     }
 
     /// The program's live-outs and their types, given what the plan has made.
-    pub fn finish(self, made: Vec<Buffer>) -> (Vec<Ty>, Vec<Buffer>) {
-        let mut made = self.types.into_iter().zip(made);
+    pub fn finish(self, types: &[Ty], made: Vec<Buffer>) -> (Vec<Ty>, Vec<Buffer>) {
+        let mut made = types.iter().cloned().zip(made);
         let out = |out| match out {
             Out::Kept(ty, buffer) => Some((ty, buffer)),
             Out::Made => made.next(),

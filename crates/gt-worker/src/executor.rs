@@ -2,12 +2,14 @@
 
 use crate::backend::{Buffer, Plan, PlanError};
 use crate::begun::{Begun, Rest};
-use crate::plans::{Found, Plans, count_ops, panic_text};
+use crate::parts::InParts;
+use crate::plans::{Found, Plans, Way, count_ops, panic_text};
 use crate::rescue::rescue;
 use crate::road::{self, Job, Parcel};
 use crate::table::{Entry, Inputs, Item, Watch};
 use crate::worker::{Core, State, Upload};
-use gt_ir::{Error, Program, Slot, TensorId, Ty};
+use gt_ir::{Error, Program, Slot, Structure, TensorId, Ty};
+use gt_net::compiling::Compiling;
 use gt_net::msg::{Compiled, Failure, Fetch, Prefix, Run, SessionId, Value, WorkerMsg};
 use gt_net::spin;
 use parking_lot::MutexGuard;
@@ -45,7 +47,8 @@ const SWEEP: Duration = Duration::from_secs(10);
 
 impl Executor {
     pub fn new(core: Arc<Core>) -> Executor {
-        Executor { core, plans: Plans::default(), debug: gt_ir::env::on("GT_DEBUG_WORKER") }
+        let plans = Plans::new(core.sequences.clone());
+        Executor { core, plans, debug: gt_ir::env::on("GT_DEBUG_WORKER") }
     }
 
     pub fn run(mut self) {
@@ -97,15 +100,17 @@ impl Executor {
         let mut state = self.core.state.lock();
         let Some(table) = state.sessions.get_mut(&session) else { return };
         let watch = table.watch;
+        let how = table.compiling.or(self.core.config.compiling);
+        let mut novel = table.novel;
         let begun = prefix.and_then(|id| table.take_begun(id));
         let mut inputs = match table.take_inputs(*seq, program) {
             Ok(inputs) => inputs,
             Err(failure) => return failed(state, session, &run, None, failure, Vec::new()),
         };
         drop(state);
-        let (found, busy, outcome) = match self.go_on(session, begun, program, &mut inputs.buffers) {
+        let (found, busy, outcome) = match self.go_on(session, how, begun, program, &mut inputs.buffers) {
             Some(done) => done,
-            None => self.whole(session, program, &mut inputs.buffers),
+            None => self.whole(session, how, &mut novel, program, &mut inputs.buffers),
         };
         if self.debug || watch.work || watch.plans {
             self.describe(session, watch, &run, &found, busy, outcome.is_err());
@@ -115,24 +120,16 @@ impl Executor {
         counters.programs += 1;
         counters.instructions += program.structure.instrs.len() as u64;
         counters.busy_seconds += busy.as_secs_f64();
-        let mut compiled = None;
-        match found {
-            Found::Hit => counters.plan_hits += 1,
-            Found::Missed { why, took, kept } => {
-                compiled = Some(Compiled {
-                    key: program.key,
-                    instrs: program.structure.instrs.len() as u32,
-                    micros: took.as_micros() as u64,
-                    why: why.text().into(),
-                });
-                counters.plan_misses += 1;
-                *counters.misses.entry(why).or_default() += 1;
-                counters.plan_seconds += took.as_secs_f64();
-                counters.plans = kept;
-            }
-        }
+        counters.found(&found);
+        let compiled = found.why().map(|why| Compiled {
+            key: program.key,
+            instrs: program.structure.instrs.len() as u32,
+            micros: found.took.as_micros() as u64,
+            why: why.into(),
+        });
         if let Some(table) = state.sessions.get_mut(&session) {
             table.compiled.extend(compiled);
+            table.novel = novel;
         }
         let counters = &mut state.counters;
         let dropped = match outcome {
@@ -167,8 +164,8 @@ impl Executor {
         let (key, ops) = (run.program.key, run.program.structure.instrs.len());
         let mut work = Vec::new();
         let mut plans = Vec::new();
-        if let Found::Missed { why, took, .. } = found {
-            let line = format!("plan {key:016x} of {ops} ops made in {took:?} ({})", why.text());
+        if let Some(why) = found.why() {
+            let line = format!("plan {key:016x} of {ops} ops made in {:?} ({why})", found.took);
             plans.push(format!("gt compile: {line}"));
             plans.extend(self.plans.text(&run.program));
             work.push(format!("gt worker: {line}"));
@@ -188,18 +185,33 @@ impl Executor {
         }
     }
 
-    /// Runs a program from its start, by its plan.
+    /// Runs a program from its start, by its plan or in parts.
     fn whole(
         &mut self,
         session: SessionId,
+        how: Compiling,
+        novel: &mut u32,
         program: &Program,
         inputs: &mut Vec<Buffer>,
     ) -> (Found, Duration, Result<Done, PlanError>) {
-        let (found, made) = self.plans.get(&*self.core.config.backend, program);
+        let (backend, structure) = (&self.core.config.backend, &program.structure);
+        let (found, way) = match how.auto() {
+            true => self.plans.get(backend, program.key, structure, how, novel),
+            false => {
+                let (found, parts) = self.plans.op_by_op(backend, structure, how);
+                (found, parts.map(Way::Parts))
+            }
+        };
         let start = Instant::now();
-        let done = made.map_err(|error| PlanError { instr: None, error }).and_then(|made| {
-            let outs = run_plan(&self.core, session, &*made.plan, inputs, &program.slots)?;
-            Ok(Done { outs, types: made.outs.clone(), ops: made.ops.clone() })
+        let done = way.map_err(|error| PlanError { instr: None, error }).and_then(|way| match way {
+            Way::Whole(made) => {
+                let outs = run_plan(&self.core, session, &*made.plan, inputs, &program.slots)?;
+                Ok(Done { outs, types: made.outs.clone(), ops: made.ops.clone() })
+            }
+            Way::Parts(parts) => {
+                let outs = run_parts(&self.core, session, &parts, structure, inputs, &program.slots)?;
+                Ok(Done { outs, types: parts.outs, ops: parts.ops })
+            }
         });
         (found, start.elapsed(), done)
     }
@@ -209,21 +221,29 @@ impl Executor {
     fn go_on(
         &mut self,
         session: SessionId,
+        how: Compiling,
         begun: Option<Begun>,
         program: &Program,
         inputs: &mut Vec<Buffer>,
     ) -> Option<(Found, Duration, Result<Done, PlanError>)> {
         let rest = begun.filter(|_| !self.plans.has(program))?.rest(program)?;
         let given = inputs.len();
-        match run_rest(&self.core, session, rest, inputs, &program.slots) {
+        match self.run_rest(session, how, rest, inputs, &program.slots) {
             Ok(Ran { planning, busy, types, outs }) => {
                 self.core.state.lock().counters.begun_early += 1;
                 let done = Done { outs, types: types.into(), ops: count_ops(&program.structure) };
-                Some((self.plans.owe(program, planning), busy, Ok(done)))
+                let found = match how.auto() {
+                    true => self.plans.owe(&self.core.config.backend, program, how, planning),
+                    // Its plans are counted already.
+                    false => self.plans.nothing(),
+                };
+                Some((found, busy, Ok(done)))
             }
             Err(error) if inputs.len() < given => {
                 // It panicked and lost its inputs: there is nothing to start from.
-                Some((self.plans.owe(program, Duration::ZERO), Duration::ZERO, Err(error)))
+                let backend = &self.core.config.backend;
+                let found = self.plans.owe(backend, program, how, Duration::ZERO);
+                Some((found, Duration::ZERO, Err(error)))
             }
             Err(_) => {
                 inputs.truncate(given);
@@ -232,17 +252,62 @@ impl Executor {
         }
     }
 
+    /// Runs what is left of a program; its own inputs come first.
+    fn run_rest(
+        &mut self,
+        session: SessionId,
+        how: Compiling,
+        mut rest: Rest,
+        inputs: &mut Vec<Buffer>,
+        slots: &[Slot],
+    ) -> Result<Ran, PlanError> {
+        let core = self.core.clone();
+        let backend = &core.config.backend;
+        let wrong = |error| PlanError { instr: None, error };
+        let start = Instant::now();
+        let structure = Arc::new(rest.take_structure());
+        // Nothing may be left to do.
+        if structure.instrs.is_empty() && structure.outs.is_empty() {
+            inputs.append(&mut rest.buffers);
+            let planning = rest.planning;
+            let (types, outs) = rest.finish(&[], Vec::new());
+            return Ok(Ran { planning, busy: Duration::ZERO, types, outs });
+        }
+        let (mut found, way) = match how.auto() {
+            true => self.plans.get(backend, structure.key(), &structure, how, &mut 0),
+            false => {
+                let (found, parts) = self.plans.op_by_op(backend, &structure, how);
+                (found, parts.map(Way::Parts))
+            }
+        };
+        if how.auto() {
+            // It is the whole that hits or misses, and its time is counted with it.
+            (found.hits, found.misses, found.resized, found.took) = (0, 0, false, Duration::ZERO);
+        }
+        core.state.lock().counters.found(&found);
+        let (way, planned) = (way.map_err(wrong)?, Instant::now());
+        let planning = planned - start + rest.planning;
+        inputs.append(&mut rest.buffers);
+        let (made, types) = match way {
+            Way::Whole(own) => (run_plan(&core, session, &*own.plan, inputs, slots)?, own.outs.clone()),
+            Way::Parts(parts) => (run_parts(&core, session, &parts, &structure, inputs, slots)?, parts.outs),
+        };
+        let (types, outs) = rest.finish(&types, made);
+        Ok(Ran { planning, busy: planned.elapsed(), types, outs })
+    }
+
     /// Begins a program early. Whatever goes wrong is forgotten: the program will come.
     fn prefix(&mut self, session: SessionId, prefix: Prefix) {
         let Prefix { id, program } = prefix;
         let mut state = self.core.state.lock();
         let Some(table) = state.sessions.get_mut(&session) else { return };
+        let how = table.compiling.or(self.core.config.compiling);
         let before = table.take_begun(id).unwrap_or_default();
         let donates = program.structure.inputs.iter().any(|input| input.dies);
         let inputs = if donates { None } else { table.take_inputs(0, &program).ok() };
         drop(state);
         let (Some(mut inputs), Some(rest)) = (inputs, before.rest(&program)) else { return };
-        let done = run_rest(&self.core, session, rest, &mut inputs.buffers, &program.slots).ok();
+        let done = self.run_rest(session, how, rest, &mut inputs.buffers, &program.slots).ok();
         drop(inputs);
         let busy = done.as_ref().map_or(Duration::ZERO, |ran| ran.busy);
         if self.debug {
@@ -263,10 +328,8 @@ impl Executor {
 
     /// Makes a plan that could not be made when its program ran.
     fn make_owed(&mut self) {
-        if let Some((took, kept)) = self.plans.make_owed(&*self.core.config.backend) {
-            let counters = &mut self.core.state.lock().counters;
-            counters.plan_seconds += took.as_secs_f64();
-            counters.plans = kept;
+        if let Some(found) = self.plans.make_owed(&self.core.config.backend) {
+            self.core.state.lock().counters.found(&found);
         }
     }
 
@@ -318,6 +381,19 @@ fn run_plan(
     })
 }
 
+/// Runs a program in parts if there is room for it.
+fn run_parts(
+    core: &Core,
+    session: SessionId,
+    parts: &InParts,
+    structure: &Structure,
+    inputs: &mut Vec<Buffer>,
+    slots: &[Slot],
+) -> Result<Vec<Buffer>, PlanError> {
+    core.reserve(session, parts.reserve).map_err(|error| PlanError { instr: None, error })?;
+    parts.run(structure, inputs, slots)
+}
+
 /// What the rest of a program has come to.
 struct Ran {
     /// How long plans took, those of the prefix included.
@@ -326,33 +402,6 @@ struct Ran {
     busy: Duration,
     types: Vec<Ty>,
     outs: Vec<Buffer>,
-}
-
-/// Runs what is left of a program; its own inputs come first.
-fn run_rest(
-    core: &Core,
-    session: SessionId,
-    mut rest: Rest,
-    inputs: &mut Vec<Buffer>,
-    slots: &[Slot],
-) -> Result<Ran, PlanError> {
-    let start = Instant::now();
-    let plan = catch_unwind(AssertUnwindSafe(|| rest.compile(&*core.config.backend)))
-        .unwrap_or_else(|panic| Err(Error::Runtime(format!("compiling failed: {}", panic_text(&*panic)))))
-        .map_err(|error| PlanError { instr: None, error })?;
-    if let (true, Some(plan)) = (gt_ir::env::on("GT_DEBUG_COMPILE"), &plan) {
-        eprintln!("gt compile: a part of a program begun early, made in {:?}", start.elapsed());
-        eprintln!("{}", plan.text());
-    }
-    let planned = Instant::now();
-    let planning = planned - start + rest.planning;
-    inputs.append(&mut rest.buffers);
-    let made = match plan {
-        Some(plan) => run_plan(core, session, &*plan, inputs, slots)?,
-        None => Vec::new(),
-    };
-    let (types, outs) = rest.finish(made);
-    Ok(Ran { planning, busy: planned.elapsed(), types, outs })
 }
 
 /// Waits for something to do: bytes first, then the next ready session after the one served last.

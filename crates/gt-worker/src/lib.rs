@@ -1,17 +1,23 @@
 //! A worker: runs programs on one device, and keeps the tensors of every session apart.
 //!
-//! `worker` takes commands, `executor` runs them, `plans` finds what repeats, `table` holds tensors, `road` moves
+//! `worker` takes commands, `executor` runs them, `plans` finds what repeats, `family` what
+//! repeats with other sizes, `better` makes better plans on the side, `parts` runs a program piece by piece, `sequences`
+//! counts what comes often, `table` holds tensors, `road` moves
 //! their bytes. A device is a `backend`; `backends` has them all. `remote` makes a worker process.
 
 pub mod backend;
 pub mod backends;
 mod begun;
+mod better;
 mod executor;
+mod family;
+mod parts;
 mod plans;
 mod relay;
 pub mod remote;
 mod rescue;
 mod road;
+mod sequences;
 mod table;
 mod worker;
 

@@ -1,12 +1,24 @@
 //! The plans of a worker, found again by key and whole structure, with the reasons why one was not (C4).
 
-use crate::backend::{Backend, Plan};
+mod found;
+mod pieces;
+
+pub use found::{Found, Miss};
+
+use crate::backend::{Backend, Effort, Plan};
+use crate::better::{Better, Planner};
+use crate::family::{self, Family};
+use crate::parts::InParts;
+use crate::sequences::Sequences;
+use foldhash::fast::FixedState;
 use gt_ir::{Arg, Error, Program, Result, Structure, Ty};
-use std::collections::hash_map::DefaultHasher;
+use gt_net::compiling::Compiling;
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Plans kept at most.
@@ -17,6 +29,12 @@ const MAX_INSTRS: usize = 1 << 20;
 const MAX_SEEN: usize = 1 << 16;
 /// Plans owed at most.
 const MAX_OWED: usize = 16;
+/// Families remembered at most.
+const MAX_FAMILIES: usize = 256;
+/// After so many programs that were new, all of them in a row, the next new one runs op by op.
+const PATIENCE: u32 = 16;
+/// No better plan is wanted.
+const NEVER: u32 = u32::MAX;
 
 /// A plan that was made, with what it is known by.
 pub struct Made {
@@ -26,89 +44,229 @@ pub struct Made {
     /// The type of each live-out.
     pub outs: Arc<[Ty]>,
     structure: Arc<Structure>,
+    effort: Effort,
     used: u64,
+    /// How often it was used, for whoever counts sequences.
+    runs: Arc<AtomicU64>,
+    /// Runs until a better plan is asked for; `NEVER` if there is none to be had.
+    left: u32,
 }
 
-/// Why a program had no plan.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Miss {
-    FirstSight,
-    OtherShapes,
-    OtherLiveness,
-    OtherScalars,
-    Evicted,
-    BegunEarly,
+/// A plan as it comes from the backend, with the types of its structure's values.
+pub struct Compiled {
+    pub plan: Arc<dyn Plan>,
+    pub types: Vec<Ty>,
 }
 
-impl Miss {
-    pub const ALL: [Miss; 6] = [
-        Miss::FirstSight,
-        Miss::OtherShapes,
-        Miss::OtherLiveness,
-        Miss::OtherScalars,
-        Miss::Evicted,
-        Miss::BegunEarly,
-    ];
-
-    /// The reason in words.
-    pub fn text(self) -> &'static str {
-        match self {
-            Miss::FirstSight => "first sight",
-            Miss::OtherShapes => "same ops, other shapes",
-            Miss::OtherLiveness => "same ops and shapes, other liveness",
-            Miss::OtherScalars => "same structure, other scalars",
-            Miss::Evicted => "evicted",
-            Miss::BegunEarly => "begun early last time, and its plan is not made yet",
-        }
-    }
-}
-
-/// What looking up a plan came to.
-pub enum Found {
-    Hit,
-    /// `kept` plans are there now.
-    Missed {
-        why: Miss,
-        took: Duration,
-        kept: u64,
-    },
+/// How a program is to run.
+pub enum Way<'a> {
+    Whole(&'a Made),
+    Parts(InParts),
 }
 
 /// The plan cache.
 #[derive(Default)]
 pub struct Plans {
-    made: HashMap<u64, Made>,
+    made: HashMap<u64, Made, FixedState>,
     instrs: usize,
     clock: u64,
-    evicted: HashSet<u64>,
-    seen: HashSet<(u8, u64)>,
+    evicted: HashSet<u64, FixedState>,
+    seen: HashSet<(u8, u64), FixedState>,
     /// Programs that ran without a plan of their own, since they were begun early: it is made in a quiet moment.
     owed: VecDeque<Arc<Structure>>,
+    families: HashMap<u64, Family, FixedState>,
+    /// How often programs ran in parts, by key; one that keeps coming back gets a plan of its own.
+    in_parts: HashMap<u64, u32, FixedState>,
+    /// Structures, sizes left open, that ran op by op once; the second time they are compiled.
+    once: HashSet<u64, FixedState>,
+    planner: Planner,
+    /// Better plans swapped in and not told of yet.
+    improved: u64,
+    sequences: Arc<Mutex<Sequences>>,
 }
 
 impl Plans {
-    /// The plan of a program, made if there is none.
-    pub fn get(&mut self, backend: &dyn Backend, program: &Program) -> (Found, Result<&Made>) {
+    /// An empty cache that tells `sequences` what runs.
+    pub fn new(sequences: Arc<Mutex<Sequences>>) -> Plans {
+        Plans { sequences, ..Plans::default() }
+    }
+
+    /// The way to run a program, with plans made as needed. `novel` counts the session's programs that were new, all of
+    /// them in a row.
+    pub fn get(
+        &mut self,
+        backend: &Arc<dyn Backend>,
+        key: u64,
+        structure: &Arc<Structure>,
+        how: Compiling,
+        novel: &mut u32,
+    ) -> (Found, Result<Way<'_>>) {
+        let mut found = self.begin();
+        let way = self.way(backend, key, structure, how, novel, &mut found);
+        found.kept = self.made.len() as u64;
+        // Borrowed anew, since a plan that was just made lies in the cache.
+        let way = way.and_then(|parts| match parts {
+            Some(parts) => Ok(Way::Parts(parts)),
+            None => self.made.get(&key).map(Way::Whole).ok_or_else(gone),
+        });
+        (found, way)
+    }
+
+    /// The parts of a program that is not compiled whole.
+    pub fn op_by_op(
+        &mut self,
+        backend: &Arc<dyn Backend>,
+        structure: &Structure,
+        how: Compiling,
+    ) -> (Found, Result<InParts>) {
+        let mut found = self.begin();
+        found.by_op = true;
+        let parts = self.apart(backend, structure, how, &mut found);
+        found.kept = self.made.len() as u64;
+        (found, parts)
+    }
+
+    /// A lookup begins: what was made on the side is taken in.
+    fn begin(&mut self) -> Found {
         self.clock += 1;
-        let (key, structure) = (program.key, &program.structure);
-        let known = self
-            .made
-            .get_mut(&key)
-            .filter(|m| Arc::ptr_eq(&m.structure, structure) || m.structure == *structure);
-        if let Some(made) = known {
-            made.used = self.clock;
-            // The next comparison with the same object is by pointer.
-            made.structure = structure.clone();
-            return (Found::Hit, self.made.get(&key).ok_or_else(gone));
+        for better in self.planner.made() {
+            self.swap(better);
         }
+        Found { improved: std::mem::take(&mut self.improved), ..Found::default() }
+    }
+
+    /// Makes sure of the program's own plan, or gives the parts in which it is to run.
+    fn way(
+        &mut self,
+        backend: &Arc<dyn Backend>,
+        key: u64,
+        structure: &Arc<Structure>,
+        how: Compiling,
+        novel: &mut u32,
+        found: &mut Found,
+    ) -> Result<Option<InParts>> {
+        if self.hit(backend, key, structure, Effort::Quick) {
+            found.hits += 1;
+            *novel = 0;
+            return Ok(None);
+        }
+        let effort = if how.at_once() { Effort::Full } else { Effort::Quick };
         let owed = self.owed.iter().position(|s| s == structure);
-        let why = match owed.and_then(|i| self.owed.remove(i)) {
-            Some(_) => Miss::BegunEarly,
-            None => self.why_missed(key, structure),
+        if owed.and_then(|i| self.owed.remove(i)).is_some() {
+            found.misses += 1;
+            found.why = Some(Miss::BegunEarly);
+            return self.make(backend, key, structure, effort, how, found).map(|_| None);
+        }
+        if self.evicted.contains(&key) || effort == Effort::Full {
+            found.misses += 1;
+            found.why = Some(self.why_missed(key, structure));
+            return self.make(backend, key, structure, effort, how, found).map(|_| None);
+        }
+        let start = Instant::now();
+        let kin = family::hash(structure);
+        if let Some(mut family) = self.families.remove(&kin) {
+            // It is out of the table while its parts are looked up there.
+            let parts = self.resize(backend, &mut family, key, structure, how, found);
+            self.families.insert(kin, family);
+            *novel = 0;
+            if let Some(parts) = parts {
+                found.took = start.elapsed();
+                return Ok(Some(parts));
+            }
+            if found.resized {
+                return self.make(backend, key, structure, effort, how, found).map(|_| None);
+            }
+        }
+        found.misses += 1;
+        *novel += 1;
+        if *novel > PATIENCE && self.once.len() < MAX_SEEN && self.once.insert(kin) {
+            found.why = Some(Miss::Novel);
+            let parts = self.apart(backend, structure, how, found)?;
+            let (in_use, limit) = (backend.memory_in_use().0, backend.memory());
+            // Its values lie side by side; a plan of its own may need less.
+            if in_use.saturating_add(parts.reserve as u64) <= limit {
+                found.took = start.elapsed();
+                return Ok(Some(parts));
+            }
+        }
+        if self.once.len() >= MAX_SEEN {
+            self.once.clear();
+        }
+        if self.once.remove(&kin) {
+            *novel = 0;
+        }
+        found.why = Some(self.why_missed(key, structure));
+        let types = self.make(backend, key, structure, effort, how, found)?;
+        self.found_family(kin, structure, types);
+        Ok(None)
+    }
+
+    /// Begins a family with its first member, unless there is one.
+    fn found_family(&mut self, kin: u64, structure: &Arc<Structure>, types: Vec<Ty>) {
+        if self.families.contains_key(&kin) {
+            return;
+        }
+        if self.families.len() >= MAX_FAMILIES {
+            let oldest = self.families.iter().min_by_key(|(_, f)| f.used).map(|(&kin, _)| kin);
+            oldest.and_then(|kin| self.families.remove(&kin));
+        }
+        self.families.insert(kin, Family::new(structure, types, count_ops(structure), self.clock));
+    }
+
+    /// True if there is a plan, which is used now.
+    fn hit(
+        &mut self,
+        backend: &Arc<dyn Backend>,
+        key: u64,
+        structure: &Arc<Structure>,
+        effort: Effort,
+    ) -> bool {
+        let Some(made) = self.made.get_mut(&key) else { return false };
+        let apart = |effort| effort == Effort::Apart;
+        let same = Arc::ptr_eq(&made.structure, structure) || made.structure == *structure;
+        if !same || apart(effort) != apart(made.effort) {
+            return false;
+        }
+        made.used = self.clock;
+        made.runs.fetch_add(1, Ordering::Relaxed);
+        // The next comparison with the same object is by pointer.
+        made.structure = structure.clone();
+        if made.left != NEVER {
+            made.left -= 1;
+            if made.left == 0 {
+                // If there is too much to do already, it is asked for again.
+                let asked = self.planner.ask(backend, key, structure);
+                made.left = if asked { NEVER } else { 1 };
+            }
+        }
+        true
+    }
+
+    /// Takes in a plan that was made on the side.
+    fn swap(&mut self, better: Better) {
+        let Better { key, structure, plan, took } = better;
+        let Compiled { plan, types } = match plan {
+            Ok(compiled) => compiled,
+            Err(error) => return say(|| format!("plan {key:016x} stays as it is: {error}")),
         };
-        let (took, made) = self.make(backend, key, structure, why);
-        let found = Found::Missed { why, took, kept: self.made.len() as u64 };
-        (found, made.and_then(|()| self.made.get(&key).ok_or_else(gone)))
+        match self.made.get_mut(&key) {
+            Some(made) if made.structure != structure => {}
+            Some(made) if made.plan.numerics() != plan.numerics() => {
+                say(|| format!("plan {key:016x} stays as it is: the better one rounds otherwise"));
+            }
+            Some(made) => {
+                say(|| format!("better plan {key:016x} made on the side in {took:?}\n{}", plan.text()));
+                made.plan = plan;
+                made.effort = Effort::Full;
+                self.improved += 1;
+            }
+            None => {
+                say(|| format!("plan {key:016x} made on the side in {took:?}\n{}", plan.text()));
+                self.in_parts.remove(&key);
+                self.keep(key, &structure, Effort::Full, plan, &types, Compiling::default());
+                self.improved += 1;
+            }
+        }
     }
 
     /// True if there is a plan for this very structure.
@@ -122,16 +280,46 @@ impl Plans {
     }
 
     /// Notes that a program without a plan ran all the same, having been begun early. Plans were made in `took`.
-    pub fn owe(&mut self, program: &Program, took: Duration) -> Found {
-        let known = self.owed.contains(&program.structure);
-        let why = if known { Miss::BegunEarly } else { self.why_missed(program.key, &program.structure) };
+    pub fn owe(
+        &mut self,
+        backend: &Arc<dyn Backend>,
+        program: &Program,
+        how: Compiling,
+        took: Duration,
+    ) -> Found {
+        let mut found = self.begin();
+        (found.took, found.kept) = (took, self.made.len() as u64);
+        let structure = &program.structure;
+        let kin = family::hash(structure);
+        if let Some(family) = self.families.get_mut(&kin) {
+            family.used = self.clock;
+            if family.compare(structure).is_some() {
+                if family.sizes >= how.max_expand() {
+                    found.resized = true;
+                    self.came(backend, program.key, structure, how);
+                    return found;
+                }
+                family.sizes += 1;
+            }
+        } else if let Ok(types) = structure.check() {
+            self.found_family(kin, structure, types);
+        }
+        let known = self.owed.contains(structure);
+        let why = if known { Miss::BegunEarly } else { self.why_missed(program.key, structure) };
         if !known {
-            self.owed.push_back(program.structure.clone());
+            self.owed.push_back(structure.clone());
         }
         if self.owed.len() > MAX_OWED {
             self.owed.pop_front();
         }
-        Found::Missed { why, took, kept: self.made.len() as u64 }
+        found.misses = 1;
+        found.why = Some(why);
+        found
+    }
+
+    /// What a program without plans of its own has come to.
+    pub fn nothing(&self) -> Found {
+        Found { kept: self.made.len() as u64, ..Found::default() }
     }
 
     /// True if a plan is to be made in a quiet moment.
@@ -139,57 +327,91 @@ impl Plans {
         !self.owed.is_empty()
     }
 
-    /// Makes a plan that is owed; gives how long it took and how many there are now.
-    pub fn make_owed(&mut self, backend: &dyn Backend) -> Option<(Duration, u64)> {
+    /// Makes a plan that is owed.
+    pub fn make_owed(&mut self, backend: &Arc<dyn Backend>) -> Option<Found> {
         let structure = self.owed.pop_front()?;
-        self.clock += 1;
-        let (took, _) = self.make(backend, structure.key(), &structure, Miss::BegunEarly);
-        Some((took, self.made.len() as u64))
+        let mut found = self.begin();
+        found.why = Some(Miss::BegunEarly);
+        let (key, how) = (structure.key(), Compiling::default());
+        let _ = self.make(backend, key, &structure, Effort::Quick, how, &mut found);
+        found.kept = self.made.len() as u64;
+        Some(found)
     }
 
+    /// Makes a plan and keeps it; gives the types of its structure's values.
     fn make(
         &mut self,
-        backend: &dyn Backend,
+        backend: &Arc<dyn Backend>,
         key: u64,
         structure: &Arc<Structure>,
-        why: Miss,
-    ) -> (Duration, Result<()>) {
+        effort: Effort,
+        how: Compiling,
+        found: &mut Found,
+    ) -> Result<Vec<Ty>> {
         let start = Instant::now();
-        let plan = catch_unwind(AssertUnwindSafe(|| compile(backend, structure))).unwrap_or_else(|panic| {
-            Err(Error::Runtime(format!("compiling failed: {}", panic_text(&*panic))))
-        });
+        let compiled = compile(&**backend, structure, effort);
         let took = start.elapsed();
-        if let (true, Ok((plan, _))) = (gt_ir::env::on("GT_DEBUG_COMPILE"), &plan) {
-            eprintln!(
-                "gt compile: plan {key:016x}, {} ops, made in {took:?} ({})",
-                structure.instrs.len(),
-                why.text()
-            );
-            eprintln!("{}", plan.text());
-        }
-        (took, plan.map(|(plan, outs)| self.keep(key, structure, plan, outs)))
+        found.took += took;
+        let Compiled { plan, types } = compiled?;
+        found.made.0 += 1;
+        found.made.1 += structure.instrs.len() as u64;
+        say(|| {
+            let (ops, why) = (structure.instrs.len(), found.why().unwrap_or("a part"));
+            format!("plan {key:016x}, {ops} ops, made in {took:?} ({why})\n{}", plan.text())
+        });
+        self.keep(key, structure, effort, plan, &types, how);
+        Ok(types)
     }
 
-    fn keep(&mut self, key: u64, structure: &Arc<Structure>, plan: Arc<dyn Plan>, outs: Vec<Ty>) {
+    fn keep(
+        &mut self,
+        key: u64,
+        structure: &Arc<Structure>,
+        effort: Effort,
+        plan: Arc<dyn Plan>,
+        types: &[Ty],
+        how: Compiling,
+    ) {
         self.instrs += structure.instrs.len();
-        let (ops, outs) = (count_ops(structure), outs.into());
-        let made = Made { plan, ops, outs, structure: structure.clone(), used: self.clock };
+        let outs = structure.outs.iter().map(|out| types[*out as usize].clone()).collect();
+        let improves =
+            effort == Effort::Quick && structure.instrs.len() >= how.min_seq() && plan.can_improve();
+        let runs = Arc::new(AtomicU64::new(1));
+        self.sequences.lock().follow(structure, &runs, how);
+        let made = Made {
+            plan,
+            ops: count_ops(structure),
+            outs,
+            structure: structure.clone(),
+            effort,
+            used: self.clock,
+            runs,
+            left: if improves { how.threshold() } else { NEVER },
+        };
         if let Some(old) = self.made.insert(key, made) {
             self.instrs -= old.structure.instrs.len();
         }
         // The newest stays even when it alone is over the bound.
-        while self.made.len() > 1 && (self.made.len() > MAX_PLANS || self.instrs > MAX_INSTRS) {
-            let Some(oldest) = self.made.iter().min_by_key(|(_, m)| m.used).map(|(&key, _)| key) else {
+        let over = |plans: &Plans| plans.made.len() > MAX_PLANS || plans.instrs > MAX_INSTRS;
+        if self.made.len() < 2 || !over(self) {
+            return;
+        }
+        // Some room is made at once, so that the next plan finds it.
+        let mut oldest: Vec<(u64, u64)> = self.made.iter().map(|(key, m)| (m.used, *key)).collect();
+        oldest.sort_unstable();
+        for (_, old) in oldest.into_iter().filter(|(_, old)| *old != key) {
+            if self.made.len() <= MAX_PLANS - MAX_PLANS / 16 && self.instrs <= MAX_INSTRS {
                 break;
-            };
-            if let Some(old) = self.made.remove(&oldest) {
-                self.instrs -= old.structure.instrs.len();
+            }
+            if let Some(made) = self.made.remove(&old) {
+                self.instrs -= made.structure.instrs.len();
             }
             if self.evicted.len() >= MAX_SEEN {
                 self.evicted.clear();
             }
-            self.evicted.insert(oldest);
+            self.evicted.insert(old);
         }
+        self.sequences.lock().forget_gone();
     }
 
     /// Compares with everything seen so far, each time with less of the structure.
@@ -226,10 +448,20 @@ pub fn count_ops(structure: &Structure) -> Arc<[(&'static str, u64)]> {
     ops.into_iter().collect()
 }
 
-fn compile(backend: &dyn Backend, structure: &Arc<Structure>) -> Result<(Arc<dyn Plan>, Vec<Ty>)> {
-    let types = structure.check()?;
-    let plan = backend.compile(structure, &types)?;
-    Ok((plan, structure.outs.iter().map(|out| types[*out as usize].clone()).collect()))
+/// Makes a plan. A panic is an error like others.
+pub fn compile(backend: &dyn Backend, structure: &Arc<Structure>, effort: Effort) -> Result<Compiled> {
+    catch_unwind(AssertUnwindSafe(|| {
+        let types = structure.check()?;
+        Ok(Compiled { plan: backend.compile(structure, &types, effort)?, types })
+    }))
+    .unwrap_or_else(|panic| Err(Error::Runtime(format!("compiling failed: {}", panic_text(&*panic)))))
+}
+
+/// Says what was compiled (`GT_DEBUG_COMPILE=1`).
+fn say(text: impl FnOnce() -> String) {
+    if gt_ir::env::on("GT_DEBUG_COMPILE") {
+        eprintln!("gt compile: {}", text());
+    }
 }
 
 fn gone() -> Error {
@@ -238,7 +470,7 @@ fn gone() -> Error {
 
 /// Hashes a structure without its scalars, and without shapes or liveness where told.
 fn hash(s: &Structure, shapes: bool, liveness: bool) -> u64 {
-    let mut h = DefaultHasher::new();
+    let mut h = FixedState::default().build_hasher();
     s.inputs.len().hash(&mut h);
     for input in &s.inputs {
         input.ty.dtype.hash(&mut h);

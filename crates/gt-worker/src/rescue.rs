@@ -3,7 +3,7 @@
 //! The program fails as a whole for its cells (C5), but a tensor that was merely recorded beside a mistake is not
 //! lost with it.
 
-use crate::backend::{Backend, Buffer};
+use crate::backend::{Backend, Buffer, Effort};
 use gt_ir::{Arg, Input, Instr, Program, Structure, Ty};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub fn rescue(
         let run = || {
             let types = structure.check().ok()?;
             let structure = Arc::new(structure);
-            let plan = backend.compile(&structure, &types).ok()?;
+            let plan = backend.compile(&structure, &types, Effort::Quick).ok()?;
             let mut buffers = inputs.to_vec();
             Some((plan.run(&mut buffers, &program.slots), structure, types))
         };

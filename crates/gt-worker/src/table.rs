@@ -5,6 +5,7 @@ use crate::begun::Begun;
 use foldhash::fast::FixedState;
 use gt_ir::{Error, Program, TensorId, Ty};
 use gt_net::bulk::{Endpoint, Ticket};
+use gt_net::compiling::Compiling;
 use gt_net::msg::{Batch, Compiled, Failure, Fetch, Prefix, Run, WorkerId};
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -62,6 +63,10 @@ pub struct SessionTable {
     pub compiled: Vec<Compiled>,
     /// What its client wants to see: what the worker does, and the plans it makes.
     pub watch: Watch,
+    /// How its programs are compiled, where its client says so.
+    pub compiling: Compiling,
+    /// Its programs that were new, all of them in a row.
+    pub novel: u32,
 }
 
 /// What a session's client wants to see.

@@ -2,12 +2,14 @@
 
 use crate::backend::{Backend, Buffer, HostBytes};
 use crate::executor::Executor;
-use crate::plans::Miss;
+use crate::plans::{Found, Miss};
 use crate::relay::Relays;
 use crate::road::{self, Job, Parcel};
+use crate::sequences::Sequences;
 use crate::table::{Entry, Item, SessionTable, Watch};
 use gt_ir::{TensorId, Ty};
 use gt_net::bulk::{BulkBytes, Endpoint, TicketKey};
+use gt_net::compiling::Compiling;
 use gt_net::msg::{SessionId, WorkerCmd, WorkerInfo, WorkerMsg, WorkerStats};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -24,6 +26,8 @@ pub struct WorkerConfig {
     /// Threads its device may use, as told to the dispatcher.
     pub threads: u32,
     pub backend: Arc<dyn Backend>,
+    /// How programs are compiled where a session does not say.
+    pub compiling: Compiling,
 }
 
 /// Takes what a worker says. Called on the worker's threads, with no lock held.
@@ -49,6 +53,8 @@ pub(crate) struct Core {
     pub plane: OnceLock<(Endpoint, TicketKey)>,
     /// What passes through the server in pieces, once there is a server.
     pub relays: OnceLock<Relays>,
+    /// Repeated sequences of all sessions.
+    pub sequences: Arc<Mutex<Sequences>>,
 }
 
 #[derive(Default)]
@@ -88,6 +94,10 @@ pub(crate) struct Counters {
     pub instructions: u64,
     pub plan_hits: u64,
     pub plan_misses: u64,
+    pub resized: u64,
+    pub improved: u64,
+    pub planned: (u64, u64),
+    pub resize_seconds: f64,
     pub misses: HashMap<Miss, u64>,
     pub plans: u64,
     pub begun_early: u64,
@@ -112,6 +122,7 @@ impl Worker {
             jobs: Mutex::new(jobs),
             plane: OnceLock::new(),
             relays: OnceLock::new(),
+            sequences: Arc::default(),
         });
         let (running, moving) = (core.clone(), core.clone());
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
@@ -221,6 +232,7 @@ impl Core {
                 }
             }
             WorkerCmd::Watch { session, work, plans } => state.session(session).watch = Watch { work, plans },
+            WorkerCmd::Compile { session, how } => state.session(session).compiling = how,
             WorkerCmd::End { session } => {
                 let table = state.sessions.remove(&session);
                 state.early.retain(|(s, _), _| *s != session);
@@ -250,6 +262,7 @@ impl Core {
     pub fn stats(&self) -> WorkerStats {
         let backend = &self.config.backend;
         let (bytes_in_use, bytes_peak) = backend.memory_in_use();
+        let sequences = self.sequences.lock().stats();
         let state = self.state.lock();
         let c = &state.counters;
         let reasons = Miss::ALL.iter().filter_map(|m| Some((m.text().to_string(), *c.misses.get(m)?)));
@@ -261,15 +274,39 @@ impl Core {
             instructions: c.instructions,
             plan_hits: c.plan_hits,
             plan_misses: c.plan_misses,
+            resized: c.resized,
+            improved: c.improved,
             miss_reasons: reasons.collect(),
             plans: c.plans,
+            planned: c.planned,
             begun_early: c.begun_early,
             plan_seconds: c.plan_seconds,
+            resize_seconds: c.resize_seconds,
             busy_seconds: c.busy_seconds,
             bytes_in_use,
             bytes_peak,
             ops: c.ops.iter().map(|(op, n)| (op.to_string(), *n)).collect(),
+            sequences,
         }
+    }
+}
+
+impl Counters {
+    /// Counts what looking up plans came to.
+    pub fn found(&mut self, found: &Found) {
+        self.plan_hits += found.hits;
+        self.plan_misses += found.misses;
+        self.resized += found.resized as u64;
+        self.improved += found.improved;
+        if let Some(why) = found.why.filter(|_| found.misses > 0) {
+            *self.misses.entry(why).or_default() += found.misses;
+        }
+        self.planned = (self.planned.0 + found.made.0, self.planned.1 + found.made.1);
+        self.plan_seconds += found.took.as_secs_f64();
+        if found.resized {
+            self.resize_seconds += found.took.as_secs_f64();
+        }
+        self.plans = found.kept;
     }
 }
 

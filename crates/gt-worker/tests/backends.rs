@@ -5,7 +5,7 @@ use gt_ir::host::{HostTensor, close, close_by_dtype, tolerance};
 use gt_ir::program::{Arg, Input, Instr};
 use gt_ir::sample::{self, RandomProgram, SampleArg};
 use gt_ir::{Binary, DType, Op, ReduceKind, Scalar, ScatterMode, Slot, Structure, Ty, View};
-use gt_worker::backend::{Backend, Buffer, HostBytes, PlanError};
+use gt_worker::backend::{Backend, Buffer, Effort, HostBytes, PlanError};
 use gt_worker::backends::cpu::CpuBackend;
 use gt_worker::backends::open;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn run(
     slots: &[Slot],
 ) -> Result<Vec<HostTensor>, PlanError> {
     let types = structure.check().unwrap();
-    let plan = backend.compile(structure, &types).unwrap();
+    let plan = backend.compile(structure, &types, Effort::Quick).unwrap();
     let mut buffers: Vec<Buffer> = inputs.iter().map(|t| upload(backend, t)).collect();
     let result = plan.run(&mut buffers, slots);
     if result.is_err() {
@@ -139,7 +139,7 @@ fn random_programs_equal_the_reference() {
             let (rtol, atol) = tolerances[structure.outs[k] as usize];
             if let Err(e) = close(g, w, 2.0 * rtol, 2.0 * atol) {
                 let types = structure.check().unwrap();
-                let plan = backend.compile(&structure, &types).unwrap();
+                let plan = backend.compile(&structure, &types, Effort::Quick).unwrap();
                 panic!("program {seed}, live-out {k}: {e}\n{}\n{structure:#?}", plan.text());
             }
         }
@@ -164,11 +164,11 @@ fn fusion_and_threads_never_change_a_bit() {
         let b = run(&unfused, &structure, &p.inputs, &p.slots).unwrap();
         if a != b {
             let types = structure.check().unwrap();
-            eprintln!("{}", fused.compile(&structure, &types).unwrap().text());
+            eprintln!("{}", fused.compile(&structure, &types, Effort::Quick).unwrap().text());
         }
         same_bits(seed, "fused and unfused", &a, &b);
         // A plan that comes back runs steps side by side.
-        let plan = threads.compile(&structure, &structure.check().unwrap()).unwrap();
+        let plan = threads.compile(&structure, &structure.check().unwrap(), Effort::Full).unwrap();
         for time in ["first", "second"] {
             let mut buffers: Vec<Buffer> = p.inputs.iter().map(|t| upload(&threads, t)).collect();
             let outs = plan.run(&mut buffers, &p.slots).unwrap();
@@ -304,7 +304,7 @@ fn a_dying_buffer_is_written_in_place_and_a_shared_one_is_not() {
         vec![2],
         1,
     );
-    let plan = backend.compile(&s, &s.check().unwrap()).unwrap();
+    let plan = backend.compile(&s, &s.check().unwrap(), Effort::Quick).unwrap();
     let slots = [Slot::Num(Scalar::Int(7))];
     let (before, row) = (upload(&backend, &base), upload(&backend, &row));
     let used = backend.memory_in_use().0;
@@ -340,7 +340,7 @@ fn elementwise_results_take_over_dying_inputs() {
     );
     let slots = [Slot::Num(Scalar::Float(0.5))];
     let want = gt_ir::reference::run(&s, &[p.clone(), g.clone()], &slots).unwrap();
-    let plan = backend.compile(&s, &s.check().unwrap()).unwrap();
+    let plan = backend.compile(&s, &s.check().unwrap(), Effort::Quick).unwrap();
     let mut inputs = vec![upload(&backend, &p), upload(&backend, &g)];
     let used = backend.memory_in_use().1;
     let out = plan.run(&mut inputs, &slots).unwrap();

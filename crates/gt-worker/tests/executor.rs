@@ -23,7 +23,8 @@ const S: SessionId = SessionId(1);
 fn rig(limit: u64) -> Rig {
     let backend = TestBackend::new(limit);
     let (send, said) = channel();
-    let config = WorkerConfig { name: "w".into(), threads: 1, backend: backend.clone() };
+    let compiling = Default::default();
+    let config = WorkerConfig { name: "w".into(), threads: 1, backend: backend.clone(), compiling };
     let worker = Worker::start(config, Box::new(move |m| drop(send.send(m))));
     Rig { worker, backend, said }
 }

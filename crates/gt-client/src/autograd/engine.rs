@@ -7,7 +7,7 @@ use crate::Tensor;
 use foldhash::fast::FixedState;
 use gt_ir::build::{Kept, Saved};
 use gt_ir::grad::vjp;
-use gt_ir::{Binary, Build, Error, Needs, Op, Operand, Result, bail};
+use gt_ir::{Binary, Build, Error, Needs, Op, Operand, Result, View, bail};
 use smallvec::{SmallVec, smallvec};
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 use std::sync::Arc;
@@ -158,6 +158,11 @@ fn run(
                 }
                 let (kept, outs, mut edges) = unpack(&node)?;
                 edges.iter_mut().for_each(|e| *e = e.take().filter(leads));
+                if let (Op::View(View::Slice { .. }), Some(edge)) = (op, &edges[0])
+                    && add_slice(&mut incoming, edge, op, &kept, &arrived)?
+                {
+                    continue;
+                }
                 let saved = Saved { args: &kept, outs: &outs };
                 let want: SmallVec<[bool; 4]> = edges.iter().map(Option::is_some).collect();
                 let grads = vjp(&mut Recorder, op, &saved, &arrived, &want)?;
@@ -257,6 +262,26 @@ fn deliver(
         }
     });
     Ok(())
+}
+
+/// Adds the gradient of a slice to one that its base has already, at the cost of the slice. False if there is none yet.
+fn add_slice(
+    incoming: &mut HashMap<u64, Incoming, FixedState>,
+    edge: &Edge,
+    op: &Op,
+    kept: &[Kept<Var>],
+    arrived: &Incoming,
+) -> Result<bool> {
+    let slot = incoming.get_mut(&edge.node.seq).and_then(|slots| slots.get_mut(edge.nr as usize));
+    let (Some(Some(before)), Some(Some(g)), Op::View(view)) = (slot, arrived.first(), op) else {
+        return Ok(false);
+    };
+    let Some(Kept::Num(start)) = kept.get(1) else { return Ok(false) };
+    let part = Recorder.view(before, view.clone(), Some(start.as_i64()))?;
+    let sum = Recorder.add(&part, g)?;
+    let args = smallvec![Operand::Val(before.clone()), Operand::Val(sum), Operand::Num(*start)];
+    *before = Recorder.emit(Op::Put { path: vec![view.clone()] }, args)?;
+    Ok(true)
 }
 
 fn accumulate(slot: &super::GradSlot, g: Var, create: bool) -> Result<()> {

@@ -155,8 +155,15 @@ pub fn adam_step(
     for (step, group) in groups {
         let t = step as f64;
         let shrink = if o.decoupled { 1.0 - o.lr * o.weight_decay } else { o.weight_decay };
-        let numbers =
-            [o.lr / (1.0 - b1.powf(t)), shrink, o.eps, (1.0 - b2.powf(t)).sqrt(), 1.0 - b1, b2, 1.0 - b2];
+        let numbers = [
+            o.lr / (1.0 - b1.powf(t)),
+            shrink,
+            o.eps,
+            1.0 / (1.0 - b2.powf(t)).sqrt(),
+            1.0 - b1,
+            b2,
+            1.0 - b2,
+        ];
         for amsgrad in [false, true] {
             let keeps = |i: &usize| states[*i].as_ref().is_some_and(|s| s.largest.is_some() == amsgrad);
             let group: Vec<usize> = group.iter().copied().filter(keeps).collect();

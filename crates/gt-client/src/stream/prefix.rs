@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// Lengths at which a program's beginning may be sent, unless `GT_PREFIX` says otherwise.
 pub const POSITIONS: [usize; 2] = [256, 1024];
 /// Bytes that a prefix may keep.
-const MAX_KEPT: u64 = 256 << 20;
+const MAX_KEPT: u64 = 32 << 20;
 /// Bytes of host data that may travel twice.
 const MAX_DATA: usize = 1 << 20;
 /// A larger input is not copied for a write that would happen in place in the whole program.

@@ -227,7 +227,10 @@ impl Session {
             WorkerCmd::Poison { tensor, failure, .. } => self.note(cx, "ERROR", to, "Poison", 0, || {
                 format!("{} {}", tensor_text(*tensor), failure_text(failure))
             }),
-            WorkerCmd::Watch { .. } | WorkerCmd::End { .. } | WorkerCmd::Stats { .. } => {}
+            WorkerCmd::Watch { .. }
+            | WorkerCmd::Compile { .. }
+            | WorkerCmd::End { .. }
+            | WorkerCmd::Stats { .. } => {}
         }
     }
 

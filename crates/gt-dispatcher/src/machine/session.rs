@@ -3,7 +3,8 @@
 use super::Cx;
 use super::log::Log;
 use foldhash::fast::FixedState;
-use gt_ir::{Error, TensorId, Ty};
+use gt_ir::{Error, Result, TensorId, Ty};
+use gt_net::compiling::Compiling;
 use gt_net::msg::{ClientMsg, Failure, SessionId, SessionMsg, Value, WorkerCmd, WorkerId};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -120,6 +121,8 @@ pub struct Session {
     pub(super) log_to: LogTo,
     /// What the client wants to see of its workers (`GT_DEBUG_WORKER`, `GT_DEBUG_COMPILE`).
     watch: (bool, bool),
+    /// How its programs are to be compiled (`GT_AUTO_COMPILE` and its kin).
+    compiling: Compiling,
     /// Where its programs run unless there is a reason against it.
     pub(super) home: Option<WorkerId>,
     pub(super) tensors: HashMap<TensorId, Tensor, FixedState>,
@@ -158,18 +161,21 @@ const REMEMBERED: usize = 256;
 const MAX_UPLOADS: usize = 1 << 16;
 
 impl Session {
-    pub(super) fn new(id: SessionId, name: String, vars: &[(String, String)]) -> Session {
+    /// Fails on variables that cannot be meant.
+    pub(super) fn new(id: SessionId, name: String, vars: &[(String, String)]) -> Result<Session> {
         let var = |name: &str| vars.iter().find(|(n, v)| n == name && !v.is_empty()).map(|(_, v)| v.as_str());
         let on = |name: &str| var(name).is_some_and(|v| v != "0");
+        let compiling = Compiling::read(|name| var(name).map(str::to_string))?;
         let full = on("GT_INSTRUCTION_LOG_FULL");
         let log_to = LogTo { file: var("GT_INSTRUCTION_LOG").is_some(), debug: on("GT_DEBUG_DISPATCHER") };
-        Session {
+        Ok(Session {
             id,
             name,
             spread: var("GT_PLACEMENT") == Some("spread"),
             log: (log_to.file || log_to.debug).then(|| Box::new(Log::new(true, full))),
             log_to,
             watch: (on("GT_DEBUG_WORKER"), on("GT_DEBUG_COMPILE")),
+            compiling,
             home: None,
             tensors: HashMap::default(),
             last_seq: 0,
@@ -188,7 +194,7 @@ impl Session {
             sync: None,
             progress: (0, 0),
             counters: Counters::default(),
-        }
+        })
     }
 
     /// Every program up to this one has finished.
@@ -208,8 +214,14 @@ impl Session {
         let Some(state) = cx.pool.get_mut(worker) else { return };
         state.sessions.insert(self.id);
         let (work, plans) = self.watch;
-        if self.touched.insert(worker) && (work || plans) {
-            cx.out.push(Action::ToWorker(worker, WorkerCmd::Watch { session: self.id, work, plans }));
+        if self.touched.insert(worker) {
+            if work || plans {
+                cx.out.push(Action::ToWorker(worker, WorkerCmd::Watch { session: self.id, work, plans }));
+            }
+            if self.compiling != Compiling::default() {
+                let command = WorkerCmd::Compile { session: self.id, how: self.compiling };
+                cx.out.push(Action::ToWorker(worker, command));
+            }
         }
         self.counters.messages += 1;
         if self.logs(cx) {

@@ -203,7 +203,7 @@ impl Worker {
                     *entry = Entry::Poisoned(failure);
                 }
             }
-            WorkerCmd::Watch { .. } => {}
+            WorkerCmd::Watch { .. } | WorkerCmd::Compile { .. } => {}
             WorkerCmd::End { session } => {
                 self.sessions.remove(&session);
                 self.early.retain(|(s, _), _| *s != session);

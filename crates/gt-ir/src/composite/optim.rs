@@ -96,7 +96,7 @@ pub(super) fn adam<B: Build>(b: &mut B, op: &Op, args: &[Operand<B::V>]) -> Resu
             second = b.bin(Binary::Max, &largest, &second)?;
         }
         let root = b.un(Unary::Sqrt, &second)?;
-        let root = b.bin(Binary::Div, &root, correction.clone())?;
+        let root = b.bin(Binary::Mul, &root, correction.clone())?;
         let under = b.bin(Binary::Add, &root, eps.clone())?;
         let ratio = b.bin(Binary::Div, &mean, &under)?;
         let change = b.bin(Binary::Mul, &ratio, rate.clone())?;

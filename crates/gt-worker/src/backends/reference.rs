@@ -1,6 +1,6 @@
 //! The reference as a backend: every instruction on its own, slow and obviously right. The judge in tests.
 
-use crate::backend::{Backend, Buffer, HostBytes, Memory, Plan, PlanError};
+use crate::backend::{Backend, Buffer, Effort, HostBytes, Memory, Plan, PlanError};
 use gt_ir::host::HostTensor;
 use gt_ir::{Result, Slot, Structure, Ty, bail};
 use std::any::Any;
@@ -110,7 +110,7 @@ impl Backend for ReferenceBackend {
         (self.usage.now.load(Ordering::Relaxed), self.usage.peak.load(Ordering::Relaxed))
     }
 
-    fn compile(&self, structure: &Arc<Structure>, types: &[Ty]) -> Result<Arc<dyn Plan>> {
+    fn compile(&self, structure: &Arc<Structure>, types: &[Ty], _: Effort) -> Result<Arc<dyn Plan>> {
         let reserve = types[structure.inputs.len()..].iter().map(Ty::bytes).sum();
         Ok(Arc::new(ReferencePlan { structure: structure.clone(), reserve, usage: self.usage.clone() }))
     }

@@ -5,10 +5,10 @@ use gt_ir::{
     Arg, Binary, DType, Error, HostTensor, Input, Instr, Op, Program, Result, Scalar, Shape, Slot, Structure,
     TensorId, Ty,
 };
-use gt_worker::backend::{Backend, Buffer, HostBytes, Memory, Plan, PlanError};
+use gt_worker::backend::{Backend, Buffer, Effort, HostBytes, Memory, Plan, PlanError};
 use std::any::Any;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// Multiplying by this number makes a program panic.
 pub const PANIC: i64 = 666;
@@ -17,11 +17,24 @@ pub struct TestBackend {
     limit: u64,
     used: Arc<AtomicU64>,
     peak: AtomicU64,
+    /// Quick plans can be improved.
+    pub improves: AtomicBool,
+    /// Plans made: how, and of how many instructions.
+    pub made: Mutex<Vec<(Effort, usize)>>,
+    /// Held by a test, it keeps full plans from being made.
+    pub gate: Mutex<()>,
 }
 
 impl TestBackend {
     pub fn new(limit: u64) -> Arc<TestBackend> {
-        Arc::new(TestBackend { limit, used: Arc::default(), peak: AtomicU64::new(0) })
+        Arc::new(TestBackend {
+            limit,
+            used: Arc::default(),
+            peak: AtomicU64::new(0),
+            improves: AtomicBool::new(false),
+            made: Mutex::default(),
+            gate: Mutex::default(),
+        })
     }
 
     pub fn used(&self) -> u64 {
@@ -62,6 +75,7 @@ impl Memory for TestMemory {
 struct TestPlan {
     structure: Arc<Structure>,
     reserve: usize,
+    improves: bool,
     used: Arc<AtomicU64>,
 }
 
@@ -92,6 +106,10 @@ impl Plan for TestPlan {
         self.reserve
     }
 
+    fn can_improve(&self) -> bool {
+        self.improves
+    }
+
     fn text(&self) -> String {
         String::new()
     }
@@ -114,9 +132,14 @@ impl Backend for TestBackend {
         let used = self.used();
         (used, self.peak.fetch_max(used, Ordering::SeqCst).max(used))
     }
-    fn compile(&self, structure: &Arc<Structure>, types: &[Ty]) -> Result<Arc<dyn Plan>> {
+    fn compile(&self, structure: &Arc<Structure>, types: &[Ty], effort: Effort) -> Result<Arc<dyn Plan>> {
+        if effort == Effort::Full {
+            drop(self.gate.lock().unwrap());
+        }
+        self.made.lock().unwrap().push((effort, structure.instrs.len()));
         let reserve = structure.outs.iter().map(|o| types[*o as usize].bytes()).sum();
-        Ok(Arc::new(TestPlan { structure: structure.clone(), reserve, used: self.used.clone() }))
+        let improves = effort == Effort::Quick && self.improves.load(Ordering::SeqCst);
+        Ok(Arc::new(TestPlan { structure: structure.clone(), reserve, improves, used: self.used.clone() }))
     }
     fn upload(&self, ty: &Ty, data: HostBytes) -> Result<Buffer> {
         if data.as_slice().len() != ty.bytes() {

@@ -68,6 +68,31 @@ impl Pool {
     /// A block of at least `bytes` bytes, holding anything.
     pub fn take(self: &Arc<Pool>, bytes: usize) -> Result<Block> {
         let (class, size) = class(bytes);
+        self.take_sized(bytes, class, size)
+    }
+
+    /// A block for a short while. Plans come in many sizes: one that is kept and up to twice as large will do, and a new
+    /// one takes the place of one kept that it can serve for.
+    pub fn take_arena(self: &Arc<Pool>, bytes: usize) -> Result<Block> {
+        let (least, size) = class(bytes);
+        if size < MAPPED {
+            return self.take_sized(bytes, least, size);
+        }
+        let kept = |i: &usize| !self.free[*i].lock().is_empty();
+        if let Some(class) = (least..least + 4).find(kept) {
+            return self.take_sized(bytes, class, size_of_class(class));
+        }
+        if let Some(class) = (least.saturating_sub(4)..least).rev().find(kept)
+            && let Some(Raw(ptr)) = self.free[class].lock().pop()
+        {
+            let smaller = size_of_class(class);
+            self.kept.fetch_sub(smaller as u64, Ordering::Relaxed);
+            system_free(ptr, smaller);
+        }
+        self.take_sized(bytes, least, size)
+    }
+
+    fn take_sized(self: &Arc<Pool>, bytes: usize, class: usize, size: usize) -> Result<Block> {
         let now = self.in_use.fetch_add(size as u64, Ordering::Relaxed) + size as u64;
         if now > self.limit {
             self.in_use.fetch_sub(size as u64, Ordering::Relaxed);
@@ -227,6 +252,20 @@ impl Memory for CpuMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn arenas_of_like_sizes_share_memory() {
+        let pool = Pool::new(1 << 30);
+        drop(pool.take_arena(62 << 20).unwrap());
+        let first = pool.take_arena(40 << 20).unwrap();
+        assert_eq!(pool.kept.load(Ordering::Relaxed), 0, "the larger one serves");
+        drop(first);
+        let larger = pool.take_arena(82 << 20).unwrap();
+        assert_eq!(pool.kept.load(Ordering::Relaxed), 0, "the smaller one went");
+        drop(larger);
+        drop(pool.take_arena(65 << 20).unwrap());
+        assert_eq!((pool.kept.load(Ordering::Relaxed), pool.usage().0), (class(82 << 20).1 as u64, 0));
+    }
 
     #[test]
     fn classes_are_consistent() {

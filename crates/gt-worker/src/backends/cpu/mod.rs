@@ -22,7 +22,7 @@ pub mod threads;
 mod tile;
 mod waves;
 
-use crate::backend::{Backend, Buffer, HostBytes, Plan};
+use crate::backend::{Backend, Buffer, Effort, HostBytes, Plan};
 use gt_compiler::CompileOptions;
 use gt_ir::{Error, Op, Result, Structure, Ty, bail};
 use memory::{CpuMemory, Pool};
@@ -107,8 +107,9 @@ impl Backend for CpuBackend {
         self.pool.usage()
     }
 
-    fn compile(&self, structure: &Arc<Structure>, types: &[Ty]) -> Result<Arc<dyn Plan>> {
-        let plan = gt_compiler::compile(structure, types, self.options)?;
+    fn compile(&self, structure: &Arc<Structure>, types: &[Ty], effort: Effort) -> Result<Arc<dyn Plan>> {
+        let options = CompileOptions { apart: effort == Effort::Apart, ..self.options };
+        let plan = gt_compiler::compile(structure, types, options)?;
         Ok(Arc::new(plan::CpuPlan::new(plan, structure.clone(), self.pool.clone(), self.threads.clone())))
     }
 

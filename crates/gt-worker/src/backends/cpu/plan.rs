@@ -86,19 +86,34 @@ impl CpuPlan {
         CpuPlan { plan, ready, structure, pool, threads, reserve, long, runs, waves }
     }
 
-    /// True if a step has too little to do for several threads.
-    fn is_small(&self, i: usize) -> bool {
-        match (&self.plan.steps[i].work, &self.ready[i]) {
-            (_, Some(Ready::Kernel(k))) => k.numel * k.cost < 2 * PARALLEL,
-            (_, Some(Ready::Fold(f))) => f.kernel.numel * f.kernel.cost < 2 * PARALLEL,
-            (Work::Matmul(mm), None) => mm.batch.numel() * mm.m * mm.n * mm.k <= 4 << 20,
-            (Work::Attention(_) | Work::AttentionGrad(_) | Work::Sort { .. }, None) => false,
+    /// Roughly, the work of a step that has too little to do for several threads.
+    fn small(&self, i: usize) -> Option<usize> {
+        let work = match (&self.plan.steps[i].work, &self.ready[i]) {
+            (_, Some(Ready::Kernel(k))) => k.numel * k.cost,
+            (_, Some(Ready::Fold(f))) => f.kernel.numel * f.kernel.cost,
+            (Work::Matmul(mm), None) => mm.batch.numel() * mm.m * mm.n * mm.k / 24,
+            (Work::Attention(_) | Work::AttentionGrad(_) | Work::Sort { .. }, None) => return None,
             (_, None) => {
                 let mut bytes = 0;
                 self.plan.steps[i].writes(|s| bytes += self.plan.storages[s as usize].bytes);
-                bytes < 2 * PARALLEL
+                bytes
+            }
+        };
+        (work < 2 * PARALLEL).then_some(work)
+    }
+
+    /// The steps in waves. Steps that together are less than calling a thread costs run one after the other.
+    fn waves(&self) -> Vec<Wave> {
+        let pays =
+            |wave: &Wave| wave.iter().filter_map(|i| self.small(*i as usize)).sum::<usize>() >= PARALLEL;
+        let mut out = Vec::with_capacity(self.plan.steps.len());
+        for wave in waves(&self.plan, |i| self.small(i).is_some()) {
+            match pays(&wave) {
+                true => out.push(wave),
+                false => out.extend(wave.into_iter().map(|i| Wave::from_slice(&[i]))),
             }
         }
+        out
     }
 
     /// Runs all steps: in order the first time, as waves when the plan has come back.
@@ -111,7 +126,7 @@ impl CpuPlan {
         if first || self.threads.count() == 1 || self.plan.steps.len() < 3 {
             return (0..self.plan.steps.len()).try_for_each(alone);
         }
-        let waves = self.waves.get_or_init(|| waves(&self.plan, |i| self.is_small(i)));
+        let waves = self.waves.get_or_init(|| self.waves());
         for wave in waves {
             if let [one] = wave.as_slice() {
                 alone(*one as usize)?;
@@ -208,7 +223,7 @@ impl CpuPlan {
         if inputs.len() != self.structure.inputs.len() {
             return Err(Error::Value("program: the binding does not fit its structure".into()));
         }
-        let arena = if plan.arena > 0 { Some(self.pool.take(plan.arena)?) } else { None };
+        let arena = if plan.arena > 0 { Some(self.pool.take_arena(plan.arena)?) } else { None };
         let mut bound = Bound { ptrs: SmallVec::new(), blocks: SmallVec::new(), arena };
         for storage in &plan.storages {
             let mut block = None;

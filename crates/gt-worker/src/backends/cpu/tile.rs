@@ -10,7 +10,7 @@ use gt_ir::{Binary, Unary};
 /// Evaluates the body with `$OP` a constant of the table's row.
 macro_rules! per_unary {
     ($op:expr, $OP:ident => $body:expr) => {
-        per_unary!(@rows $op, $OP, $body; Neg Abs Sign Exp Expm1 Log Log1p Sqrt Rsqrt Recip Sin Cos Tanh Sigmoid Relu Gelu
+        per_unary!(@rows $op, $OP, $body; Neg Abs Sign Exp Expm1 Log Log1p Sqrt Rsqrt Recip Sin Cos Tanh Sigmoid Relu Gelu GeluGrad
             Silu Erf Floor Ceil Round Trunc Not)
     };
     (@rows $op:expr, $OP:ident, $body:expr; $($Row:ident)*) => {
