@@ -312,32 +312,6 @@ print("whole")
     assert client.returncode == 0 and output == "whole\n", errors
 
 
-def test_a_client_that_dies_while_it_is_relayed_leaves_nothing(start_apart):
-    system = start_apart()
-    worker = system.processes[1]
-    client = relayed(
-        system,
-        """
-x = gt.from_numpy(np.ones(50 << 20, "f4"))
-y = x + 1
-gt.from_numpy(np.ones(50 << 20, "f4"))
-print("begun", flush=True)
-y.sum().item()
-import time; time.sleep(60)
-""",
-    )
-    assert client.stdout.readline() == "begun\n"
-    time.sleep(0.3)
-    client.kill()
-    client.communicate(timeout=10)
-    with gt.open_session(system.address) as session:
-        # The worker is whole, and has given back what it held.
-        wait_for(lambda: sum(w["bytes_in_use"] for w in gt.debug.get_worker_stats()["workers"]) < 1 << 20)
-        assert (gt.ones(2) + 1).tolist() == [2, 2]
-    session.close()
-    assert worker.poll() is None
-
-
 def test_garbage_and_half_a_hello_harm_nobody(start_system):
     system = start_system(workers=1)
     server = f"/proc/{system.processes[0].pid}"
