@@ -5,6 +5,7 @@ pub mod cell;
 pub mod current;
 pub mod hostmem;
 pub mod ops;
+mod relay;
 pub mod remote;
 pub mod session;
 pub mod source;

@@ -1,13 +1,15 @@
 //! A link to a server: messages over a socket, tensor bytes straight to and from the workers (C11).
 
+use crate::relay::{Heard, Relays};
 use crate::session::{Link, OnMsg, Session, Settings};
 use gt_ir::{Error, Result, TensorId, Ty};
 use gt_net::addr::Addr;
-use gt_net::bulk::{BulkClient, BulkError};
+use gt_net::bulk::BulkClient;
 use gt_net::handshake::Role;
 use gt_net::intern::{Interner, decode, encode_client};
-use gt_net::msg::{ClientMsg, Failure, MAX_RELAY, Payload, SessionMsg, SessionWelcome, Value};
+use gt_net::msg::{ClientMsg, Failure, Payload, SessionMsg, SessionWelcome, Value};
 use gt_net::peer::{Event, HelloOptions, Peer};
+use gt_net::relay::PIECE;
 use gt_net::shm::Shm;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -34,6 +36,8 @@ struct Road {
     bulk: Arc<BulkClient>,
     /// Bytes that wait for a grant.
     uploads: Mutex<HashMap<TensorId, Shm>>,
+    /// What passes through the server in pieces.
+    relays: Mutex<Relays>,
     /// Bytes of uploads that have not reached their worker yet.
     staged: AtomicUsize,
     on_msg: Mutex<OnMsg>,
@@ -50,6 +54,7 @@ fn open(addr: Addr, token: Option<String>, on_msg: OnMsg) -> Result<(Arc<dyn Lin
         interner: Mutex::new(Interner::new()),
         bulk: BulkClient::new(),
         uploads: Mutex::default(),
+        relays: Mutex::default(),
         staged: AtomicUsize::new(0),
         on_msg: Mutex::new(on_msg),
         addr: addr.clone(),
@@ -84,19 +89,6 @@ fn bulk_thread(name: &str, road: &Arc<Road>) -> Result<Sender<Job>> {
     Ok(send)
 }
 
-/// What goes to the server when there is no direct way: the bytes, or that there are too many.
-fn relay(tensor: TensorId, shm: &Shm, error: &BulkError) -> ClientMsg {
-    if shm.len() <= MAX_RELAY {
-        return ClientMsg::Relay { tensor, data: Arc::new(shm.as_slice().to_vec()) };
-    }
-    let error = Error::Connection(format!(
-        "upload: {} bytes could not be sent to the worker ({error}), and are too many to be relayed, at most \
-         {MAX_RELAY}: upload slices, or open the worker's port (`gt worker --advertise HOST`)",
-        shm.len()
-    ));
-    ClientMsg::Withdraw { tensor, error }
-}
-
 impl Road {
     fn receive(&self, event: Event, uploads: &Sender<Job>, downloads: &Sender<Job>) {
         match event {
@@ -106,6 +98,7 @@ impl Road {
                     self.fatal(format!("the server at {} sent what this client cannot read: {e}", self.addr))
                 }
             },
+            Event::Piece(bytes) => self.piece(&bytes),
             Event::Cut | Event::Resumed => {}
             Event::Lost(reason) => {
                 self.fatal(format!("the connection to the server at {} is lost: {reason}", self.addr))
@@ -119,9 +112,14 @@ impl Road {
                 let _ = uploads.send(Box::new(move |road| {
                     let Some(shm) = road.uploads.lock().remove(&tensor) else { return };
                     let bytes = shm.len();
-                    if let Err((error, shm)) = road.bulk.put_shm(&at, &ticket, shm) {
-                        // A link that does not take it is lost, and says so itself.
-                        let _ = road.send(&relay(tensor, &shm, &error));
+                    match road.bulk.put_shm(&at, &ticket, shm) {
+                        Err((_, shm)) if bytes > PIECE => return road.carry(tensor, shm),
+                        Err((_, shm)) => {
+                            let data = Arc::new(shm.as_slice().to_vec());
+                            // A link that does not take it is lost, and says so itself.
+                            let _ = road.send(&ClientMsg::Relay { tensor, data });
+                        }
+                        Ok(()) => {}
                     }
                     road.unstage(bytes, Vec::new());
                 }));
@@ -131,6 +129,8 @@ impl Road {
                 self.unstage(shm.map_or(0, |shm| shm.len()), vec![(0, why)]);
             }
             SessionMsg::Update { completed, values, failures } => {
+                // A value that was to be relayed comes in a message after all, or not at all.
+                self.relays.lock().answered(&values);
                 let (bulk, ready): (Vec<Value>, Vec<Value>) =
                     values.into_iter().partition(|v| matches!(v.result, Ok(Payload::Bulk { .. })));
                 (self.on_msg.lock())(SessionMsg::Update { completed, values: ready, failures });
@@ -139,6 +139,36 @@ impl Road {
                 }
             }
             other => (self.on_msg.lock())(other),
+        }
+    }
+
+    /// Asks the server to take an upload in pieces; its bytes stay staged until the worker has them.
+    fn carry(&self, tensor: TensorId, shm: Shm) {
+        self.relays.lock().wait_up(tensor, shm);
+        // A link that does not take it is lost, and says so itself.
+        let _ = self.send(&ClientMsg::Carry { tensor });
+    }
+
+    fn piece(&self, payload: &[u8]) {
+        let heard = self.relays.lock().hear(payload);
+        let Heard { parts, sent, value } = match heard {
+            Ok(heard) => heard,
+            Err(e) => {
+                let addr = &self.addr;
+                return self.fatal(format!("the server at {addr} sent what this client cannot read: {e}"));
+            }
+        };
+        if let Some(peer) = self.peer.get() {
+            for part in parts {
+                // A link that does not take it is lost, and says so itself.
+                let _ = peer.send_piece(part);
+            }
+        }
+        if let Some(bytes) = sent {
+            self.unstage(bytes, Vec::new());
+        }
+        if let Some(value) = value {
+            self.give(value);
         }
     }
 
@@ -153,21 +183,24 @@ impl Road {
         let mut bytes = crate::hostmem::take(ticket.bytes as usize);
         match self.bulk.get(&at, &ticket, &mut bytes) {
             Ok(()) => {
-                let result = Ok(Payload::Inline(Arc::new(bytes)));
-                let values = vec![Value { req: value.req, result }];
-                (self.on_msg.lock())(SessionMsg::Update { completed: 0, values, failures: Vec::new() });
+                self.give(Value { req: value.req, result: Ok(Payload::Inline(Arc::new(bytes))) });
             }
             Err(error) => {
+                self.relays.lock().wait_down(value.req, bytes);
                 let asked =
                     self.send(&ClientMsg::FetchRelay { req: value.req, tensor: TensorId(ticket.tensor) });
                 if asked.is_err() {
                     let error = Error::Connection(error.to_string());
                     let result = Err(Failure { root: 0, instr: None, error });
-                    let values = vec![Value { req: value.req, result }];
-                    (self.on_msg.lock())(SessionMsg::Update { completed: 0, values, failures: Vec::new() });
+                    self.give(Value { req: value.req, result });
                 }
             }
         }
+    }
+
+    fn give(&self, value: Value) {
+        let values = vec![value];
+        (self.on_msg.lock())(SessionMsg::Update { completed: 0, values, failures: Vec::new() });
     }
 
     fn send(&self, msg: &ClientMsg) -> Result<()> {

@@ -166,6 +166,8 @@ impl Hub {
                         handle(command);
                     }
                 }
+                // Workers of this process have no bulk plane: their values ride in messages.
+                Action::Carry(_) => {}
                 Action::Log(line) => {
                     if let Some(log) = &mut state.log {
                         log(&line);

@@ -12,7 +12,7 @@ mod stats;
 pub use session::{Session, Tensor};
 
 use checked::Checked;
-use gt_ir::{Error, bail};
+use gt_ir::{Error, TensorId, bail};
 use gt_net::msg::{
     ClientMsg, SessionId, SessionMsg, SessionWelcome, WorkerCmd, WorkerId, WorkerInfo, WorkerMsg,
 };
@@ -46,8 +46,29 @@ pub enum Event {
 pub enum Action {
     ToClient(SessionId, SessionMsg),
     ToWorker(WorkerId, WorkerCmd),
+    /// A tensor's bytes are to pass between a client and a worker, in pieces.
+    Carry(Carry),
     /// A line for the server's own instruction log.
     Log(String),
+}
+
+/// A tensor that passes through the server. Its bytes never come to the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Carry {
+    pub session: SessionId,
+    pub tensor: TensorId,
+    /// The worker that sends or takes them; none when nobody expects an upload any more.
+    pub worker: Option<WorkerId>,
+    pub way: Way,
+}
+
+/// Which way a tensor is carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// So many bytes, to the worker.
+    Up { bytes: u64 },
+    /// To the client, as the answer to this request.
+    Down { req: u64 },
 }
 
 /// Limits and times of a dispatcher.

@@ -1,12 +1,13 @@
 //! The dispatcher as a server: feeds the machine what the network brings, and sends what it says (C10).
 
-use crate::machine::{Action, Config, Event, Machine};
+use crate::machine::{Action, Carry, Config, Event, Machine};
+use crate::routes::{Route, Routes, Spoiled};
 use gt_ir::{Error, Result};
 use gt_net::addr::Addr;
 use gt_net::bulk::now_ms;
 use gt_net::handshake::{Hello, Reason, Refusal, Role};
 use gt_net::intern::{Interner, decode, decode_client, encode, encode_worker};
-use gt_net::msg::{SessionId, WorkerId, WorkerInfo, WorkerMsg};
+use gt_net::msg::{ClientMsg, SessionId, WorkerId, WorkerInfo, WorkerMsg};
 use gt_net::server::{self, Handler, Outbox, PeerId, ServerOptions};
 use std::collections::HashMap;
 use std::fs::File;
@@ -109,6 +110,8 @@ struct Shell {
     workers: HashMap<WorkerId, PeerId>,
     next_worker: u32,
     actions: Vec<Action>,
+    /// Tensors that pass through this server in pieces.
+    routes: Routes,
     log: Option<File>,
     /// Says on stderr what the log would (`GT_DEBUG_DISPATCHER=1`).
     debug: bool,
@@ -127,6 +130,7 @@ impl Shell {
             workers: HashMap::new(),
             next_worker: 0,
             actions: Vec::new(),
+            routes: Routes::default(),
             log,
             debug,
         }
@@ -144,6 +148,7 @@ impl Shell {
                         out.send(*peer, encode_worker(&command, interner));
                     }
                 }
+                Action::Carry(carry) => self.carry(carry, out),
                 Action::Log(line) => {
                     if self.debug {
                         eprintln!("gt dispatcher: {line}");
@@ -156,6 +161,26 @@ impl Shell {
             }
         }
         self.actions = actions;
+    }
+
+    /// Opens a way for a tensor's bytes.
+    fn carry(&mut self, carry: Carry, out: &mut Outbox) {
+        let worker = carry.worker.and_then(|worker| self.workers.get(&worker)).copied();
+        let route = Route::new(PeerId(carry.session.0), carry.session, carry.tensor, carry.way);
+        match worker {
+            Some(worker) => {
+                if let Some(spoiled) = self.routes.add(route, worker, out) {
+                    self.spoil(spoiled, out);
+                }
+            }
+            None => route.refuse("the worker is gone, or nobody waits for the bytes any more", out),
+        }
+    }
+
+    /// A tensor will never be whole: what waits for it fails.
+    fn spoil(&mut self, spoiled: Spoiled, out: &mut Outbox) {
+        let Spoiled { session, tensor, error } = spoiled;
+        self.step(Event::Client(session, ClientMsg::Withdraw { tensor, error }), out);
     }
 
     /// Ends a peer that says what cannot be understood.
@@ -217,7 +242,16 @@ impl Handler for Shell {
         }
     }
 
+    fn piece(&mut self, peer: PeerId, payload: &[u8], out: &mut Outbox) {
+        match self.routes.part(peer, payload, out) {
+            Ok(None) => {}
+            Ok(Some(spoiled)) => self.spoil(spoiled, out),
+            Err(error) => self.refuse(peer, &error, out),
+        }
+    }
+
     fn gone(&mut self, peer: PeerId, reason: &str, out: &mut Outbox) {
+        self.routes.gone(peer, reason, out);
         match self.peers.remove(&peer) {
             Some(Who::Client(_)) => self.step(Event::ClientGone(session_of(peer)), out),
             Some(Who::Worker(worker, _)) => {

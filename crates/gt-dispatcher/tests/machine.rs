@@ -4,8 +4,9 @@
 mod common;
 
 use common::{full, ints, mul_add, to_bytes};
-use gt_dispatcher::{Action, Config, Event, Machine};
+use gt_dispatcher::{Action, Carry, Config, Event, Machine, Way};
 use gt_ir::{Error, Program, TensorId};
+use gt_net::bulk::Endpoint;
 use gt_net::msg::{
     Batch, ClientMsg, Fetch, Prefix, Run, SessionId, SessionMsg, Value, WorkerCmd, WorkerId, WorkerInfo,
     WorkerMsg,
@@ -173,6 +174,42 @@ fn a_program_s_frees_reach_other_holders_only_when_it_succeeded() {
     let sent = rig.tick(20);
     let freed = |a: &Action| matches!(a, Action::ToWorker(WorkerId(1), WorkerCmd::Batch { batch, .. }) if batch.frees == [TensorId(2)]);
     assert!(sent.iter().any(freed), "{sent:?}");
+}
+
+#[test]
+fn carried_bytes_never_come_to_the_machine() {
+    let mut rig = rig(Config::default(), 0);
+    let info = WorkerInfo {
+        name: "w".into(),
+        backend: "test".into(),
+        device: "test".into(),
+        threads: 1,
+        memory: 1 << 30,
+        endpoint: Some(Endpoint::default()),
+        ticket_key: [0; 16],
+    };
+    let worker = WorkerId(3);
+    rig.step(Event::WorkerUp { worker, info });
+    let tensor = TensorId(1);
+    let carried = |actions: Vec<Action>| match &actions[..] {
+        [Action::Carry(carry)] => carry.clone(),
+        other => panic!("{other:?}"),
+    };
+    let unknown = carried(rig.client(ClientMsg::Carry { tensor }));
+    assert_eq!(unknown, Carry { session: S, tensor, worker: None, way: Way::Up { bytes: 0 } });
+    rig.client(ClientMsg::Upload { tensor, ty: ints(1 << 20), data: None });
+    let up = carried(rig.client(ClientMsg::Carry { tensor }));
+    assert_eq!(up, Carry { session: S, tensor, worker: Some(worker), way: Way::Up { bytes: 8 << 20 } });
+    let asked = rig.client(ClientMsg::FetchRelay { req: 9, tensor });
+    assert!(matches!(asked[..], [Action::ToWorker(_, WorkerCmd::Send { goal: None, .. })]), "{asked:?}");
+    let moved = WorkerMsg::Moved { session: S, tensor, goal: None, result: Ok(None) };
+    let down = carried(rig.step(Event::Worker(worker, moved.clone())));
+    assert_eq!(down, Carry { session: S, tensor, worker: Some(worker), way: Way::Down { req: 9 } });
+    assert!(rig.step(Event::Worker(worker, moved)).is_empty(), "nobody asked twice");
+    // What cannot come after all poisons the tensor.
+    let error = Error::Connection("stopped".into());
+    let told = rig.client(ClientMsg::Withdraw { tensor, error });
+    assert!(matches!(told[..], [Action::ToWorker(_, WorkerCmd::Poison { .. })]), "{told:?}");
 }
 
 #[test]

@@ -10,6 +10,8 @@ use thiserror::Error;
 pub const HEADER: usize = 4 + 1 + 8 + 8;
 /// The largest payload of a control frame; a bigger one is refused from its header alone.
 pub const MAX_PAYLOAD: usize = 64 << 20;
+/// The largest payload of a piece frame; small, because a message that comes meanwhile waits for one of them.
+pub const MAX_PIECE: usize = (512 << 10) + 64;
 /// The version of the frame layout itself, in the high half of the kind byte.
 pub const FRAME_VERSION: u8 = 1;
 
@@ -29,6 +31,8 @@ pub enum Kind {
     Heartbeat = 5,
     /// Ends the link for good; the payload is a reason in UTF-8.
     Close = 6,
+    /// A numbered piece of a tensor that is relayed, or a word about one; messages overtake it before it is numbered.
+    Piece = 7,
 }
 
 impl Kind {
@@ -43,6 +47,7 @@ impl Kind {
             4 => Kind::Data,
             5 => Kind::Heartbeat,
             6 => Kind::Close,
+            7 => Kind::Piece,
             other => return Err(FrameError::Kind(other)),
         })
     }
@@ -147,8 +152,9 @@ impl Decoder {
         };
         let len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
         let kind = Kind::from_byte(head[4])?;
-        if len > self.max {
-            return Err(FrameError::TooLong { got: len, max: self.max });
+        let max = if kind == Kind::Piece { self.max.min(MAX_PIECE) } else { self.max };
+        if len > max {
+            return Err(FrameError::TooLong { got: len, max });
         }
         if rest.len() < len {
             return Ok(None);
@@ -171,7 +177,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn kind() -> impl Strategy<Value = Kind> {
-        (1u8..=6).prop_map(|byte| Kind::from_byte(FRAME_VERSION << 4 | byte).unwrap())
+        (1u8..=7).prop_map(|byte| Kind::from_byte(FRAME_VERSION << 4 | byte).unwrap())
     }
 
     fn frames() -> impl Strategy<Value = Vec<(Kind, u64, u64, Vec<u8>)>> {
@@ -228,6 +234,13 @@ mod tests {
         decoder.push(&head);
         assert_eq!(decoder.next(), Err(FrameError::TooLong { got: u32::MAX as usize, max: 100 }));
         assert!(decoder.buffer.capacity() < 100);
+    }
+
+    #[test]
+    fn a_long_piece_is_refused_from_the_header() {
+        let mut decoder = Decoder::new(MAX_PAYLOAD);
+        decoder.push(&header(Kind::Piece, 1, 0, MAX_PIECE + 1));
+        assert_eq!(decoder.next(), Err(FrameError::TooLong { got: MAX_PIECE + 1, max: MAX_PIECE }));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Bytes, frames and meaning are three layers. `stream` and `frame` know bytes and frames, `link` makes a
 //! numbered link of them that survives cuts, `handshake` opens it; `peer` and `server` are its two ends.
-//! `bulk` is the data plane beside it. Only `msg` knows what a payload means.
+//! `bulk` is the data plane beside it, `relay` the one through the server. Only `msg` knows what a payload means.
 
 pub mod addr;
 pub mod bulk;
@@ -22,6 +22,7 @@ pub mod peer;
 mod peer_io;
 pub mod port;
 pub mod process;
+pub mod relay;
 pub mod server;
 mod serving;
 pub mod shm;

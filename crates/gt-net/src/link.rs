@@ -9,7 +9,7 @@ use std::io::IoSlice;
 use bytes::Bytes;
 use thiserror::Error;
 
-use crate::frame::{Frame, HEADER, Kind, MAX_PAYLOAD, header};
+use crate::frame::{Frame, HEADER, Kind, MAX_PAYLOAD, MAX_PIECE, header};
 
 /// Milliseconds on any clock that never goes back.
 pub type Millis = u64;
@@ -79,6 +79,8 @@ pub enum LinkError {
 pub enum Received<'a> {
     /// The next message, in order.
     Message(&'a [u8]),
+    /// The next piece of a relayed tensor, in order among pieces and after every message sent before it.
+    Piece(&'a [u8]),
     /// Nothing to deliver: a duplicate or a heartbeat.
     Nothing,
     /// The peer ended the link, with its reason.
@@ -97,7 +99,7 @@ pub enum Alive {
 }
 
 #[derive(Debug)]
-struct Piece {
+struct Queued {
     header: [u8; HEADER],
     payload: Bytes,
 }
@@ -107,13 +109,15 @@ struct Piece {
 pub struct Link {
     limits: Limits,
     sent: u64,
-    unacked: VecDeque<Bytes>,
+    unacked: VecDeque<(Kind, Bytes)>,
     unacked_bytes: usize,
     received: u64,
     acked: u64,
     unacked_received: usize,
-    out: VecDeque<Piece>,
+    out: VecDeque<Queued>,
     written: usize,
+    /// Pieces that wait until nothing else is to be written; they get their numbers then.
+    pieces: VecDeque<Bytes>,
     heard_at: Millis,
     sent_at: Millis,
     cut_at: Option<Millis>,
@@ -133,6 +137,7 @@ impl Link {
             unacked_received: 0,
             out: VecDeque::new(),
             written: 0,
+            pieces: VecDeque::new(),
             heard_at: now,
             sent_at: now,
             cut_at: None,
@@ -153,15 +158,46 @@ impl Link {
         }
         self.sent += 1;
         self.unacked_bytes += payload.len() + HEADER;
-        self.unacked.push_back(payload.clone());
+        self.unacked.push_back((Kind::Data, payload.clone()));
         if self.cut_at.is_none() {
             self.queue(now, Kind::Data, self.sent, payload);
         }
         Ok(())
     }
 
+    /// Accepts a piece. It is delivered once and in order among pieces, and every message goes before it: at most
+    /// one piece is ahead of a message. How many may wait is for the sender to bound.
+    pub fn send_piece(&mut self, payload: impl Into<Bytes>) -> Result<(), LinkError> {
+        let payload: Bytes = payload.into();
+        if payload.len() > MAX_PIECE {
+            return Err(LinkError::TooLong(payload.len()));
+        }
+        self.pieces.push_back(payload);
+        self.pull();
+        Ok(())
+    }
+
+    /// Numbers the next piece and queues it, if nothing else is to be written. Pieces leave half of what may be
+    /// unacknowledged to messages.
+    fn pull(&mut self) {
+        if self.cut_at.is_some() || !self.out.is_empty() {
+            return;
+        }
+        let Some(piece) = self.pieces.front() else { return };
+        let weight = piece.len() + HEADER;
+        if self.unacked_bytes > 0 && self.unacked_bytes + weight > self.limits.unacked_bytes / 2 {
+            return;
+        }
+        let Some(piece) = self.pieces.pop_front() else { return };
+        self.sent += 1;
+        self.unacked_bytes += weight;
+        self.unacked.push_back((Kind::Piece, piece.clone()));
+        self.queue(self.sent_at, Kind::Piece, self.sent, piece);
+    }
+
     /// Queues the frame that ends the link.
     pub fn close(&mut self, now: Millis, reason: &str) {
+        self.pieces.clear();
         if self.cut_at.is_none() {
             self.queue(now, Kind::Close, 0, Bytes::copy_from_slice(reason.as_bytes()));
         }
@@ -171,18 +207,20 @@ impl Link {
     pub fn receive<'a>(&mut self, now: Millis, frame: Frame<'a>) -> Result<Received<'a>, LinkError> {
         self.heard_at = now;
         self.acknowledged(frame.ack)?;
+        self.pull();
         match frame.kind {
-            Kind::Data if frame.seq <= self.received => Ok(Received::Nothing),
-            Kind::Data if frame.seq > self.received + 1 => {
+            Kind::Data | Kind::Piece if frame.seq <= self.received => Ok(Received::Nothing),
+            Kind::Data | Kind::Piece if frame.seq > self.received + 1 => {
                 Err(LinkError::Gap { got: frame.seq, expected: self.received + 1 })
             }
-            Kind::Data => {
+            Kind::Data | Kind::Piece => {
                 self.received = frame.seq;
                 self.unacked_received += frame.payload.len() + HEADER;
                 if self.unacked_received >= ACK_BYTES || self.received - self.acked >= ACK_FRAMES {
                     self.queue(now, Kind::Heartbeat, 0, Bytes::new());
                 }
-                Ok(Received::Message(frame.payload))
+                let piece = frame.kind == Kind::Piece;
+                Ok(if piece { Received::Piece(frame.payload) } else { Received::Message(frame.payload) })
             }
             Kind::Heartbeat => Ok(Received::Nothing),
             Kind::Close => Ok(Received::Close(frame.payload)),
@@ -241,9 +279,10 @@ impl Link {
             self.queue(now, Kind::Welcome, 0, welcome);
         }
         let first = self.sent - self.unacked.len() as u64 + 1;
-        for (seq, payload) in (first..).zip(self.unacked.clone()) {
-            self.queue(now, Kind::Data, seq, payload);
+        for (seq, (kind, payload)) in (first..).zip(self.unacked.clone()) {
+            self.queue(now, kind, seq, payload);
         }
+        self.pull();
         Ok(())
     }
 
@@ -298,13 +337,14 @@ impl Link {
             self.written -= whole;
             self.out.pop_front();
         }
+        self.pull();
     }
 
     fn queue(&mut self, now: Millis, kind: Kind, seq: u64, payload: Bytes) {
         self.sent_at = now;
         self.acked = self.received;
         self.unacked_received = 0;
-        self.out.push_back(Piece { header: header(kind, seq, self.received, payload.len()), payload });
+        self.out.push_back(Queued { header: header(kind, seq, self.received, payload.len()), payload });
     }
 
     fn acknowledged(&mut self, ack: u64) -> Result<(), LinkError> {
@@ -317,7 +357,7 @@ impl Link {
         if ack < known || ack > self.sent {
             return Err(LinkError::Ack { claimed: ack, from: known, to: self.sent });
         }
-        for payload in self.unacked.drain(..(ack - known) as usize) {
+        for (_, payload) in self.unacked.drain(..(ack - known) as usize) {
             self.unacked_bytes -= payload.len() + HEADER;
         }
         Ok(())

@@ -17,7 +17,7 @@ pub struct WorkerId(pub u32);
 /// Values up to this many bytes ride inside messages; larger ones go through the bulk plane (C11).
 pub const INLINE_BYTES: usize = 64 * 1024;
 
-/// The largest tensor that is relayed inside a message; it leaves room in a frame.
+/// The largest tensor that is relayed between workers, inside a message; it leaves room in a frame.
 pub const MAX_RELAY: usize = 48 << 20;
 
 /// Tensor bytes on their way, dense and in the machine's byte order.
@@ -76,17 +76,21 @@ pub enum ClientMsg {
         ty: Ty,
         data: Option<Bytes>,
     },
-    /// The bytes of `tensor` could not be brought to the worker directly; they come here to be relayed.
+    /// The bytes of `tensor` could not be brought to the worker directly; they come here to be relayed, being few.
     Relay {
         tensor: TensorId,
         data: Bytes,
+    },
+    /// The same for more bytes than a piece has: they follow in pieces once the server asks (`relay`).
+    Carry {
+        tensor: TensorId,
     },
     /// The bytes of `tensor` cannot be brought to the worker, nor relayed: what waits for them fails.
     Withdraw {
         tensor: TensorId,
         error: Error,
     },
-    /// Asks for the direct road's fallback: the value of request `req` inside a message.
+    /// Asks for the direct road's fallback: the value of request `req` inside a message or in pieces (`relay`).
     FetchRelay {
         req: u64,
         tensor: TensorId,
@@ -300,7 +304,8 @@ pub enum WorkerMsg {
         /// Bytes of this session held on the worker.
         session_bytes: u64,
     },
-    /// A `Send` was carried out: the bytes are at their goal, or here to be relayed, or could not be sent.
+    /// A `Send` was carried out: the bytes are at their goal, or here to be relayed, or could not be sent. Without a
+    /// goal and without bytes they follow in pieces once the server asks (`relay`).
     Moved {
         session: SessionId,
         tensor: TensorId,

@@ -89,6 +89,19 @@ impl Outbox {
         }
     }
 
+    /// Sends a piece of a relayed tensor; messages to the same peer overtake it.
+    pub fn send_piece(&mut self, peer: PeerId, payload: impl Into<bytes::Bytes>) {
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        match entry.link.send_piece(payload) {
+            Ok(()) => {
+                if self.dirty.last() != Some(&peer) {
+                    self.dirty.push(peer);
+                }
+            }
+            Err(error) => self.fall(peer, error.to_string()),
+        }
+    }
+
     /// Ends a peer's link, telling it why. Its `gone` is not called.
     pub fn disconnect(&mut self, peer: PeerId, reason: &str) {
         let now = self.now_ms();

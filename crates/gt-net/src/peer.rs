@@ -28,6 +28,8 @@ use crate::stream::Stream;
 pub enum Event {
     /// A message from the server.
     Message(Vec<u8>),
+    /// A piece of a relayed tensor, or a word about one.
+    Piece(Vec<u8>),
     /// The connection was cut; it is being resumed.
     Cut,
     /// The connection is back, and nothing was lost.
@@ -223,6 +225,31 @@ impl Peer {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// Sends a piece of a relayed tensor: delivered once, and overtaken by messages. Never waits; its sender keeps to
+    /// the receiver's credit.
+    pub fn send_piece(&self, payload: impl Into<bytes::Bytes>) -> Result<(), SendError> {
+        let shared = &*self.guard.shared;
+        if shared.forked() {
+            return Err(SendError::Forked);
+        }
+        let mut state = shared.state.lock();
+        if let Some(reason) = &state.lost {
+            return Err(SendError::Lost(reason.clone()));
+        }
+        if state.closing {
+            return Err(SendError::Closed);
+        }
+        let behind = state.link.wants_write();
+        state.link.send_piece(payload)?;
+        if !behind {
+            shared.flush(&mut state);
+            if state.link.wants_write() {
+                shared.wake();
+            }
+        }
+        Ok(())
     }
 
     /// Bytes sent and not yet acknowledged by the server.

@@ -206,6 +206,7 @@ impl Io {
             match received {
                 Ok(Received::Nothing) => {}
                 Ok(Received::Message(payload)) => (self.on_event)(Event::Message(payload.to_vec())),
+                Ok(Received::Piece(payload)) => (self.on_event)(Event::Piece(payload.to_vec())),
                 Ok(Received::Close(reason)) => {
                     return Some(End::Lost(format!(
                         "the server ended it: {}",

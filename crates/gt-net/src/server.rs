@@ -22,6 +22,9 @@ pub trait Handler {
     /// A message came.
     fn message(&mut self, peer: PeerId, payload: &[u8], out: &mut Outbox);
 
+    /// A piece of a relayed tensor came, or a word about one.
+    fn piece(&mut self, _peer: PeerId, _payload: &[u8], _out: &mut Outbox) {}
+
     /// The connection was cut; the peer may come back, and messages to it are kept.
     fn cut(&mut self, _peer: PeerId, _out: &mut Outbox) {}
 

@@ -115,6 +115,9 @@ impl<H: Handler> Core<H> {
                 Ok(Received::Message(payload)) => {
                     self.call(Some(peer), |handler, out| handler.message(peer, payload, out));
                 }
+                Ok(Received::Piece(payload)) => {
+                    self.call(Some(peer), |handler, out| handler.piece(peer, payload, out));
+                }
                 Ok(Received::Nothing) => {}
                 Ok(Received::Close(reason)) => {
                     let reason = String::from_utf8_lossy(reason);

@@ -1,68 +1,20 @@
 //! Cut connections: a proxy between peer and server breaks them, and nothing is lost.
 
 mod common;
+#[path = "common/proxy.rs"]
+mod proxy;
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Server, WAIT, connect, message};
-use gt_net::addr::Addr;
 use gt_net::handshake::Role;
 use gt_net::link::Limits;
 use gt_net::peer::{Event, HelloOptions, Peer};
 use gt_net::server::ServerOptions;
-
-/// Forwards one port to another until told to cut, and refuses while it is closed.
-struct Proxy {
-    addr: Addr,
-    live: Arc<Mutex<Vec<TcpStream>>>,
-    open: Arc<AtomicBool>,
-}
-
-impl Proxy {
-    fn start(to: &Addr) -> Proxy {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let addr = listener.local_addr().unwrap().to_string().parse().unwrap();
-        let (live, open) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(true)));
-        let (to, streams, is_open) = (to.to_string(), live.clone(), open.clone());
-        thread::spawn(move || {
-            for near in listener.incoming() {
-                let near = near.unwrap();
-                if !is_open.load(Ordering::SeqCst) {
-                    continue;
-                }
-                let Ok(far) = TcpStream::connect(&to) else { continue };
-                near.set_nodelay(true).and(far.set_nodelay(true)).unwrap();
-                for (mut from, mut into) in [
-                    (near.try_clone().unwrap(), far.try_clone().unwrap()),
-                    (far.try_clone().unwrap(), near.try_clone().unwrap()),
-                ] {
-                    thread::spawn(move || {
-                        let mut buffer = [0; 1500];
-                        while let Ok(count @ 1..) = from.read(&mut buffer) {
-                            if into.write_all(&buffer[..count]).is_err() {
-                                break;
-                            }
-                        }
-                        let _ = into.shutdown(Shutdown::Both);
-                    });
-                }
-                streams.lock().unwrap().extend([near, far]);
-            }
-        });
-        Proxy { addr, live, open }
-    }
-
-    fn cut(&self) {
-        for stream in self.live.lock().unwrap().drain(..) {
-            let _ = stream.shutdown(Shutdown::Both);
-        }
-    }
-}
+use proxy::Proxy;
 
 #[test]
 fn a_cut_connection_resumes_with_nothing_lost() {

@@ -13,6 +13,7 @@ mod executor;
 mod family;
 mod parts;
 mod plans;
+mod relay;
 pub mod remote;
 mod rescue;
 mod road;

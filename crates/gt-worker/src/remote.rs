@@ -1,5 +1,6 @@
 //! A worker process: finds its server, registers, serves; when the link is lost for good it starts over.
 
+use crate::relay::Relays;
 use crate::road::Store;
 use crate::worker::{Worker, WorkerConfig};
 use gt_ir::{Error, Result};
@@ -9,6 +10,7 @@ use gt_net::handshake::Role;
 use gt_net::intern::{Interner, decode_worker, encode};
 use gt_net::msg::WorkerMsg;
 use gt_net::peer::{ConnectError, Event, HelloOptions, Peer};
+use gt_net::port::SendError;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,6 +57,8 @@ fn serve(
     let line = Arc::new(Line::default());
     let say = line.clone();
     let worker = Arc::new(Worker::start(config.clone(), Box::new(move |message| say.say(&message))));
+    let carry = line.clone();
+    let _ = worker.core().relays.set(Relays::new(Box::new(move |part| carry.carry(part))));
     let bulk = open_plane(&worker, addr, token, plane)?;
     let options = HelloOptions {
         token: token.map(str::to_string),
@@ -69,6 +73,11 @@ fn serve(
             Ok(command) => hands.handle(command),
             Err(error) => ears.end(error.to_string()),
         },
+        Event::Piece(bytes) => {
+            if let Err(error) = hands.piece(bytes) {
+                ears.end(error.to_string());
+            }
+        }
         Event::Lost(reason) => ears.end(reason),
         Event::Cut | Event::Resumed => {}
     };
@@ -136,13 +145,21 @@ impl Line {
     }
 
     fn say(&self, message: &WorkerMsg) {
+        self.with_peer(|peer| peer.send(encode(message)));
+    }
+
+    fn carry(&self, part: Vec<u8>) {
+        self.with_peer(|peer| peer.send_piece(part));
+    }
+
+    fn with_peer(&self, send: impl FnOnce(&Peer) -> Result<(), SendError>) {
         let mut state = self.state.lock();
         while state.peer.is_none() && state.ended.is_none() {
             self.changed.wait(&mut state);
         }
         let Some(peer) = state.peer.clone() else { return };
         drop(state);
-        if let Err(error) = peer.send(encode(message)) {
+        if let Err(error) = send(&peer) {
             self.end(error.to_string());
         }
     }

@@ -7,6 +7,7 @@ use crate::worker::{Arrived, Core, Promised, State};
 use gt_ir::{Error, Result, TensorId, Ty};
 use gt_net::bulk::{BulkBytes, BulkClient, BulkStore, Dir, Endpoint, Ticket, now_ms};
 use gt_net::msg::{Bytes, Failure, INLINE_BYTES, MAX_RELAY, Payload, SessionId, WorkerId, WorkerMsg};
+use gt_net::relay::PIECE;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -19,7 +20,11 @@ const MAX_EARLY: usize = 256;
 /// Work for the moving thread.
 pub(crate) enum Job {
     Send(Box<Parcel>),
-    Stats { req: u64 },
+    /// The server asks for the first pieces of a tensor; its word, as it came.
+    Carry(Vec<u8>),
+    Stats {
+        req: u64,
+    },
     Stop,
 }
 
@@ -38,10 +43,19 @@ pub(crate) fn run(core: &Core, jobs: &Receiver<Job>) {
     while let Ok(job) = jobs.recv() {
         match job {
             Job::Stop => return,
+            Job::Carry(word) => core.carry(&word),
             Job::Stats { req } => (core.say)(WorkerMsg::Stats { req, stats: core.stats() }),
             Job::Send(parcel) => {
                 let Parcel { session, tensor, goal, to, what } = *parcel;
-                let result = what.and_then(|(_, buffer)| send(core, &roads, to, buffer));
+                let result = what.and_then(|(_, buffer)| match (core.relays.get(), goal) {
+                    // The server asks for the pieces when the way is free.
+                    (Some(relays), None) if buffer.bytes() > PIECE => {
+                        relays.wait(session, tensor, buffer);
+                        core.drop_ended(relays, session);
+                        Ok(None)
+                    }
+                    _ => send(core, &roads, to, buffer),
+                });
                 (core.say)(WorkerMsg::Moved { session, tensor, goal, result });
             }
         }
@@ -57,8 +71,7 @@ fn send(
 ) -> Result<Option<Bytes>, Failure> {
     let bytes = core.to_host(&buffer).map_err(lost)?;
     let Some((endpoint, ticket)) = to else {
-        // A message that does not fit a frame would end the link, and every session's tensors with it.
-        return if bytes.len() <= MAX_RELAY { Ok(Some(bytes)) } else { Err(lost(too_many(bytes.len()))) };
+        return Ok(Some(bytes));
     };
     match roads.put(&endpoint, &ticket, &bytes) {
         Ok(()) => Ok(None),
@@ -71,14 +84,7 @@ fn send(
     }
 }
 
-fn too_many(bytes: usize) -> Error {
-    Error::Connection(format!(
-        "fetch: the client cannot reach the worker directly, and {bytes} bytes are too many to be relayed, at most \
-         {MAX_RELAY}: fetch slices of the tensor, or open the worker's port (`gt worker --advertise HOST`)"
-    ))
-}
-
-fn lost(error: Error) -> Failure {
+pub(crate) fn lost(error: Error) -> Failure {
     Failure { root: 0, instr: None, error }
 }
 

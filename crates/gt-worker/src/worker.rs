@@ -3,6 +3,7 @@
 use crate::backend::{Backend, Buffer, HostBytes};
 use crate::executor::Executor;
 use crate::plans::{Found, Miss};
+use crate::relay::Relays;
 use crate::road::{self, Job, Parcel};
 use crate::sequences::Sequences;
 use crate::table::{Entry, Item, SessionTable, Watch};
@@ -50,6 +51,8 @@ pub(crate) struct Core {
     pub jobs: Mutex<Sender<Job>>,
     /// The bulk plane, once it is there, with the key of its tickets.
     pub plane: OnceLock<(Endpoint, TicketKey)>,
+    /// What passes through the server in pieces, once there is a server.
+    pub relays: OnceLock<Relays>,
     /// Repeated sequences of all sessions.
     pub sequences: Arc<Mutex<Sequences>>,
 }
@@ -118,6 +121,7 @@ impl Worker {
             say,
             jobs: Mutex::new(jobs),
             plane: OnceLock::new(),
+            relays: OnceLock::new(),
             sequences: Arc::default(),
         });
         let (running, moving) = (core.clone(), core.clone());
@@ -239,6 +243,9 @@ impl Core {
                 state.ended.push_back(session);
                 drop(state);
                 drop(table);
+                if let Some(relays) = self.relays.get() {
+                    relays.end(session);
+                }
                 return;
             }
             WorkerCmd::Stats { req } => {

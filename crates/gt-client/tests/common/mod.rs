@@ -207,6 +207,7 @@ impl Link for TestLink {
                 None
             }
             ClientMsg::Relay { .. }
+            | ClientMsg::Carry { .. }
             | ClientMsg::Withdraw { .. }
             | ClientMsg::FetchRelay { .. }
             | ClientMsg::Bye => None,

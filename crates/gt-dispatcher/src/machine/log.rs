@@ -164,6 +164,7 @@ impl Session {
             ClientMsg::Relay { tensor, data } => {
                 self.note(cx, "RECV", None, "Relay", data.len() as u64, || tensor_text(*tensor))
             }
+            ClientMsg::Carry { tensor } => self.note(cx, "RECV", None, "Carry", 8, || tensor_text(*tensor)),
             ClientMsg::Withdraw { tensor, error } => {
                 self.note(cx, "RECV", None, "Withdraw", 0, || format!("{} {error}", tensor_text(*tensor)))
             }

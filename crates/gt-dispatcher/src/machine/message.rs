@@ -1,7 +1,7 @@
 //! What a client says: programs are checked, placed, and sent on with what they need.
 
-use super::Cx;
 use super::session::{Asked, Holder, Move, Pending, Session, Tensor, no_workers};
+use super::{Action, Carry, Cx, Way};
 use foldhash::fast::FixedState;
 use gt_ir::{DType, Error, Program, Result, Slot, TensorId, Ty, bail};
 use gt_net::msg::{
@@ -61,6 +61,7 @@ impl Session {
             ClientMsg::Withdraw { .. }
             | ClientMsg::Prefix(_)
             | ClientMsg::Forget { .. }
+            | ClientMsg::Carry { .. }
             | ClientMsg::FetchRelay { .. }
             | ClientMsg::Stats { .. }
             | ClientMsg::Bye => 64,
@@ -96,6 +97,10 @@ impl Session {
             }
             ClientMsg::Upload { tensor, ty, data } => self.upload(tensor, ty, data, cx),
             ClientMsg::Relay { tensor, data } => self.relay(tensor, data, cx),
+            ClientMsg::Carry { tensor } => {
+                self.carry(tensor, cx);
+                Ok(())
+            }
             ClientMsg::Withdraw { tensor, error } => {
                 self.withdraw(tensor, error, cx);
                 Ok(())
@@ -469,6 +474,14 @@ impl Session {
         }
         self.tell_worker(cx, worker, WorkerCmd::Fulfil { session: self.id, tensor: id, data });
         Ok(())
+    }
+
+    /// The same for many bytes: they pass through the shell. The upload stays known, to be withdrawn if they do not.
+    fn carry(&mut self, id: TensorId, cx: &mut Cx) {
+        let known = self.uploads.iter().find(|(tensor, ..)| *tensor == id);
+        let (worker, bytes) = known.map_or((None, 0), |(_, w, ty)| (Some(*w), ty.bytes() as u64));
+        let way = Way::Up { bytes };
+        cx.out.push(Action::Carry(Carry { session: self.id, tensor: id, worker, way }));
     }
 
     /// Bytes that will never come: the tensor has no value, and programs that wait for it fail.

@@ -1,7 +1,7 @@
 //! What workers say, what becomes of a session when one is lost, and what its client is told.
 
-use super::Cx;
 use super::session::{Asked, Holder, Move, Session, no_workers};
+use super::{Action, Carry, Cx, Way};
 use gt_ir::{Error, Result, TensorId};
 use gt_net::msg::{Batch, Bytes, ClientMsg, Failure, Fetch, Payload, SessionMsg, Value, WorkerCmd, WorkerId};
 
@@ -85,7 +85,7 @@ impl Session {
         if self.logs(cx) {
             self.note_moved(cx, from, id, goal, &result);
         }
-        let Some(goal) = goal else { return self.relayed(from, id, result) };
+        let Some(goal) = goal else { return self.relayed(from, id, result, cx) };
         if self.moves.get(&(id, goal)).is_none_or(|m| m.from != from) {
             return;
         }
@@ -116,16 +116,18 @@ impl Session {
         }
     }
 
-    /// The bytes that a client asked for inside a message.
-    fn relayed(&mut self, from: WorkerId, id: TensorId, result: Result<Option<Bytes>, Failure>) {
+    /// The bytes that a client asked for, or the word that they follow in pieces.
+    fn relayed(&mut self, from: WorkerId, id: TensorId, result: Result<Option<Bytes>, Failure>, cx: &mut Cx) {
         let Some(at) = self.relays.iter().position(|(w, t, _)| *w == from && *t == id) else { return };
         let (_, _, req) = self.relays.remove(at);
-        let nothing = || Failure {
-            root: 0,
-            instr: None,
-            error: Error::Connection("fetch: the worker sent no bytes".into()),
+        let result = match result {
+            Ok(None) => {
+                let (worker, way) = (Some(from), Way::Down { req });
+                return cx.out.push(Action::Carry(Carry { session: self.id, tensor: id, worker, way }));
+            }
+            Ok(Some(data)) => Ok(Payload::Inline(data)),
+            Err(failure) => Err(failure),
         };
-        let result = result.and_then(|data| data.map(Payload::Inline).ok_or_else(nothing));
         self.news.values.push(Value { req, result });
     }
 

@@ -5,7 +5,9 @@ use super::worker::{BOOM, Numbers, run, to_bytes, to_numbers, worker_at};
 use gt_ir::{
     Arg, Binary, DType, Error, Input, Instr, Op, Program, Scalar, Shape, Slot, Structure, TensorId, Ty,
 };
-use gt_net::msg::{Batch, ClientMsg, Failure, Fetch, Payload, Prefix, Run, SessionId, SessionMsg, WorkerId};
+use gt_net::msg::{
+    Batch, ClientMsg, Failure, Fetch, Payload, Prefix, Run, SessionId, SessionMsg, Value, WorkerId,
+};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -37,6 +39,8 @@ pub struct Client {
     stats: BTreeSet<u64>,
     uploads: BTreeMap<TensorId, Arc<Vec<u8>>>,
     /// Connection errors may come: a worker died, or there was none.
+    /// Uploads that the server will ask for, in pieces.
+    pub carried: BTreeMap<TensorId, Arc<Vec<u8>>>,
     pub losses: bool,
     pub fatal: Option<Error>,
     /// It has sent something that must end its session.
@@ -73,6 +77,7 @@ impl Client {
             next_req: 1,
             stats: BTreeSet::new(),
             uploads: BTreeMap::new(),
+            carried: BTreeMap::new(),
             losses: false,
             fatal: None,
             malicious: false,
@@ -320,33 +325,19 @@ impl Client {
                 }
                 self.completed = completed;
                 self.frees.retain(|seq, _| *seq > completed);
-                for value in values {
-                    let id = *self.fetches.get(&value.req).expect("an answer to a question nobody asked");
-                    match value.result {
-                        Ok(Payload::Bulk { .. }) => {
-                            to.push_back(ClientMsg::FetchRelay { req: value.req, tensor: id });
-                            continue;
-                        }
-                        Ok(Payload::Inline(bytes)) => match &self.expected[&id] {
-                            Expected::Value(right) => {
-                                assert_eq!(&to_numbers(&bytes), right, "{id:?} of {:?}", self.id)
-                            }
-                            Expected::Failed(_) => panic!("{id:?} of {:?} has a value and must not", self.id),
-                        },
-                        Err(failure) => match self.expected[&id].clone() {
-                            Expected::Value(_) => self.check_failure(&failure, &BTreeSet::new()),
-                            Expected::Failed(roots) => self.check_failure(&failure, &roots),
-                        },
-                    }
-                    self.fetches.remove(&value.req);
-                }
+                values.into_iter().for_each(|value| self.answer(value, to));
             }
             SessionMsg::Grant { tensor, at, .. } => {
                 let data = self.uploads.remove(&tensor).expect("a grant for nothing");
                 if rng.chance(70) {
                     return Some(Deed::Put { goal: worker_at(&at), tensor, data });
                 }
-                to.push_back(ClientMsg::Relay { tensor, data });
+                if rng.chance(50) {
+                    to.push_back(ClientMsg::Relay { tensor, data });
+                } else {
+                    self.carried.insert(tensor, data);
+                    to.push_back(ClientMsg::Carry { tensor });
+                }
             }
             SessionMsg::Unwanted { tensor, .. } => {
                 self.uploads.remove(&tensor).expect("an upload that nobody made");
@@ -359,6 +350,26 @@ impl Client {
             }
         }
         None
+    }
+
+    /// Takes the answer to a fetch, from a message or in pieces.
+    pub fn answer(&mut self, value: Value, to: &mut VecDeque<ClientMsg>) {
+        let id = *self.fetches.get(&value.req).expect("an answer to a question nobody asked");
+        match value.result {
+            Ok(Payload::Bulk { .. }) => {
+                to.push_back(ClientMsg::FetchRelay { req: value.req, tensor: id });
+                return;
+            }
+            Ok(Payload::Inline(bytes)) => match &self.expected[&id] {
+                Expected::Value(right) => assert_eq!(&to_numbers(&bytes), right, "{id:?} of {:?}", self.id),
+                Expected::Failed(_) => panic!("{id:?} of {:?} has a value and must not", self.id),
+            },
+            Err(failure) => match self.expected[&id].clone() {
+                Expected::Value(_) => self.check_failure(&failure, &BTreeSet::new()),
+                Expected::Failed(roots) => self.check_failure(&failure, &roots),
+            },
+        }
+        self.fetches.remove(&value.req);
     }
 
     /// A failure must be told with a root cause that is really one, or be a loss that really happened.

@@ -80,6 +80,8 @@ struct Table {
     begun: BTreeMap<u64, (Program, Option<Vec<Numbers>>)>,
     /// Values answered by ticket, which outlive their tensors.
     promised: BTreeMap<TensorId, Arc<Vec<u8>>>,
+    /// Values that the server will ask for, in pieces.
+    carried: Vec<(TensorId, Arc<Vec<u8>>)>,
 }
 
 /// Bytes on their way to a worker's bulk plane.
@@ -99,6 +101,15 @@ pub struct Worker {
     early: BTreeMap<(SessionId, TensorId), Numbers>,
     ended: BTreeSet<SessionId>,
     n: usize,
+}
+
+impl Worker {
+    /// The value that the server asks for, to be relayed in pieces.
+    pub fn carry(&mut self, session: SessionId, tensor: TensorId) -> Option<Arc<Vec<u8>>> {
+        let carried = &mut self.sessions.get_mut(&session)?.carried;
+        let at = carried.iter().position(|(id, _)| *id == tensor)?;
+        Some(carried.remove(at).1)
+    }
 }
 
 const KEY: TicketKey = TicketKey([7; 16]);
@@ -302,7 +313,7 @@ impl Table {
     }
 
     fn send(
-        &self,
+        &mut self,
         session: SessionId,
         tensor: TensorId,
         goal: Option<WorkerId>,
@@ -316,6 +327,10 @@ impl Table {
             // Some roads are closed.
             (Ok(data), Some((at, _))) if rng.chance(80) => {
                 moving.push(Transfer { from: Some(from), goal: worker_at(&at), session, tensor, data });
+            }
+            (Ok(data), None) if goal.is_none() && rng.chance(50) => {
+                self.carried.push((tensor, data));
+                said.push_back(WorkerMsg::Moved { session, tensor, goal, result: Ok(None) });
             }
             (result, _) => {
                 said.push_back(WorkerMsg::Moved { session, tensor, goal, result: result.map(Some) })

@@ -3,8 +3,11 @@
 use super::client::{Client, Deed};
 use super::rng::Rng;
 use super::worker::{Transfer, Worker};
-use gt_dispatcher::{Action, Config, Event, Machine};
-use gt_net::msg::{ClientMsg, SessionId, SessionMsg, WorkerCmd, WorkerId, WorkerMsg};
+use gt_dispatcher::{Action, Carry, Config, Event, Machine, Way};
+use gt_ir::Error;
+use gt_net::msg::{
+    Bytes, ClientMsg, Failure, Payload, SessionId, SessionMsg, Value, WorkerCmd, WorkerId, WorkerMsg,
+};
 use std::collections::{BTreeMap, VecDeque};
 
 const CREDIT: u64 = 8;
@@ -41,6 +44,8 @@ pub struct World {
     clients: BTreeMap<SessionId, ClientSide>,
     workers: BTreeMap<WorkerId, WorkerSide>,
     transfers: Vec<Transfer>,
+    /// Values on their way to clients, in pieces.
+    answers: Vec<(SessionId, WorkerId, u64, Bytes)>,
     next_session: u64,
     next_worker: u32,
     n: usize,
@@ -70,6 +75,7 @@ impl World {
             clients: BTreeMap::new(),
             workers: BTreeMap::new(),
             transfers: Vec::new(),
+            answers: Vec::new(),
             next_session: 1,
             next_worker: 0,
             n,
@@ -103,12 +109,44 @@ impl World {
                     let side = self.workers.get_mut(&worker).expect("a command to a worker that is gone");
                     side.to.push_back(command);
                 }
+                Action::Carry(carry) => self.carry(carry),
                 Action::Log(line) => panic!("nobody asked for {line}"),
             }
         }
         if let Err(broken) = self.machine.check_invariants() {
             panic!("{broken} after {what}");
         }
+    }
+
+    /// What the shell would do: the bytes pass by the machine.
+    fn carry(&mut self, carry: Carry) {
+        let Carry { session, tensor, worker, way } = carry;
+        let Some(side) = self.clients.get_mut(&session) else { return };
+        match way {
+            Way::Up { .. } => {
+                let data = side.client.carried.remove(&tensor).expect("nothing to carry");
+                if let Some(goal) = worker {
+                    self.transfers.push(Transfer { from: None, goal, session, tensor, data });
+                }
+            }
+            Way::Down { req } => {
+                let worker = worker.expect("a value comes from a worker");
+                let source = self.workers.get_mut(&worker).expect("it has just spoken");
+                let data = source.worker.carry(session, tensor).expect("nothing to carry");
+                self.answers.push((session, worker, req, data));
+            }
+        }
+    }
+
+    /// The last piece of a value comes to its client, or the word that its worker is gone.
+    fn finish_answer(&mut self) {
+        let at = self.rng.below(self.answers.len());
+        let (session, worker, req, data) = self.answers.swap_remove(at);
+        let Some(side) = self.clients.get_mut(&session) else { return };
+        let gone = Failure { root: 0, instr: None, error: Error::Connection("the worker is gone".into()) };
+        let here = self.workers.contains_key(&worker);
+        let result = if here { Ok(Payload::Inline(data)) } else { Err(gone) };
+        side.client.answer(Value { req, result }, &mut side.to);
     }
 
     fn add_worker(&mut self) {
@@ -226,6 +264,7 @@ impl World {
             ways.push((4, id.0 as u64));
         }
         ways.extend((!self.transfers.is_empty()).then_some((5, 0)));
+        ways.extend((!self.answers.is_empty()).then_some((6, 0)));
         while !ways.is_empty() {
             let (way, id) = ways.swap_remove(self.rng.below(ways.len()));
             match way {
@@ -235,7 +274,8 @@ impl World {
                 3 => self.hear_worker(WorkerId(id as u32)),
                 4 if !self.run_worker(WorkerId(id as u32)) => continue,
                 4 => {}
-                _ => self.finish_transfer(),
+                5 => self.finish_transfer(),
+                _ => self.finish_answer(),
             }
             return true;
         }

@@ -12,11 +12,16 @@ fn write(link: &mut Link, pipe: &mut Vec<u8>, most: usize) {
     pipe.extend(bytes);
 }
 
-fn read(link: &mut Link, decoder: &mut Decoder, bytes: &[u8], got: &mut Vec<Vec<u8>>) {
+/// Messages and pieces, each in order.
+type Got = [Vec<Vec<u8>>; 2];
+
+fn read(link: &mut Link, decoder: &mut Decoder, bytes: &[u8], got: &mut Got) {
     decoder.push(bytes);
     while let Some(frame) = decoder.next().unwrap() {
-        if let Received::Message(payload) = link.receive(0, frame).unwrap() {
-            got.push(payload.to_vec());
+        match link.receive(0, frame).unwrap() {
+            Received::Message(payload) => got[0].push(payload.to_vec()),
+            Received::Piece(payload) => got[1].push(payload.to_vec()),
+            Received::Nothing | Received::Close(_) => {}
         }
     }
 }
@@ -24,6 +29,7 @@ fn read(link: &mut Link, decoder: &mut Decoder, bytes: &[u8], got: &mut Vec<Vec<
 #[derive(Clone, Debug)]
 enum Step {
     Send(usize, Vec<u8>),
+    Piece(usize, Vec<u8>),
     Write(usize, usize),
     Read(usize, usize),
     Cut,
@@ -33,6 +39,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (0usize..2, prop::collection::vec(any::<u8>(), 0..60)).prop_map(|(side, bytes)| Step::Send(side, bytes)),
+        2 => (0usize..2, prop::collection::vec(any::<u8>(), 0..60)).prop_map(|(side, bytes)| Step::Piece(side, bytes)),
         4 => (0usize..2, 0usize..150).prop_map(|(side, most)| Step::Write(side, most)),
         4 => (0usize..2, 0usize..150).prop_map(|(side, most)| Step::Read(side, most)),
         1 => Just(Step::Cut),
@@ -45,7 +52,7 @@ struct World {
     links: [Link; 2],
     pipes: [Vec<u8>; 2],
     decoders: [Decoder; 2],
-    got: [Vec<Vec<u8>>; 2],
+    got: [Got; 2],
     now: Millis,
 }
 
@@ -87,12 +94,16 @@ proptest! {
     #[test]
     fn every_payload_is_delivered_once_and_in_order(steps in prop::collection::vec(step(), 0..200)) {
         let mut world = World::new();
-        let mut sent: [Vec<Vec<u8>>; 2] = Default::default();
+        let mut sent: [Got; 2] = Default::default();
         for step in steps {
             match step {
                 Step::Send(side, bytes) => {
                     world.links[side].send(0, bytes.clone()).unwrap();
-                    sent[side].push(bytes);
+                    sent[side][0].push(bytes);
+                }
+                Step::Piece(side, bytes) => {
+                    world.links[side].send_piece(bytes.clone()).unwrap();
+                    sent[side][1].push(bytes);
                 }
                 Step::Write(side, most) => world.write(side, most),
                 Step::Read(side, most) => world.read(side, most),
@@ -160,4 +171,37 @@ fn time_slept_through_is_no_silence() {
         assert_eq!(link.tick(now), Alive::Yes);
     }
     assert_eq!(link.tick(107_000), Alive::Silent);
+}
+
+#[test]
+fn a_message_overtakes_all_pieces_but_one() {
+    let mut world = World::new();
+    for i in 0..10 {
+        world.links[0].send_piece(vec![i; 50]).unwrap();
+    }
+    world.links[0].send(0, b"now".to_vec()).unwrap();
+    let mut seen = None;
+    while world.links[0].wants_write() {
+        world.write(0, usize::MAX);
+        world.read(1, usize::MAX);
+        if !world.got[1][0].is_empty() {
+            seen.get_or_insert(world.got[1][1].len());
+        }
+    }
+    assert_eq!((seen, world.got[1][1].len()), (Some(1), 10));
+}
+
+#[test]
+fn pieces_leave_room_for_messages() {
+    let limits = Limits { unacked_bytes: 1000, ..Limits::default() };
+    let mut link = Link::new(0, limits);
+    for _ in 0..50 {
+        link.send_piece(vec![0; 80]).unwrap();
+    }
+    let mut pipe = Vec::new();
+    while link.wants_write() {
+        write(&mut link, &mut pipe, usize::MAX);
+    }
+    assert!(link.unacked_bytes() <= 500, "{}", link.unacked_bytes());
+    link.send(0, vec![0; 400]).unwrap();
 }

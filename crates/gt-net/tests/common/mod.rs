@@ -103,7 +103,7 @@ pub fn connect(addr: &Addr) -> (Peer, Receiver<Event>) {
 pub fn message(events: &Receiver<Event>) -> Vec<u8> {
     loop {
         match events.recv_timeout(WAIT).expect("no message in time") {
-            Event::Message(bytes) => return bytes,
+            Event::Message(bytes) | Event::Piece(bytes) => return bytes,
             Event::Cut | Event::Resumed => {}
             Event::Lost(reason) => panic!("lost: {reason}"),
         }
