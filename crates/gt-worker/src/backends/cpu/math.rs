@@ -205,6 +205,20 @@ pub fn gelu(x: f32) -> f32 {
     pick(x == f32::NEG_INFINITY, 0.0, y)
 }
 
+/// The derivative of `gelu`: Phi(x) + x phi(x).
+#[inline(always)]
+pub fn gelu_grad(x: f32) -> f32 {
+    let z = x * std::f32::consts::FRAC_1_SQRT_2;
+    let t = z.abs();
+    let e = erfc_far(t);
+    let far = pick(z < 0.0, e, 2.0 - e);
+    let twice = pick(t > ERF_NEAR, far, 1.0 + erf_near(z));
+    let twice = pick(z < -5.0, 0.0, twice);
+    let bell = exp_below(-0.5 * x * x) * 0.398_942_3;
+    // Far out the bell is zero, and infinity times that would be NaN.
+    0.5 * twice + pick(bell == 0.0, 0.0, x * bell)
+}
+
 /// (quadrant, r) with x = quadrant * pi / 2 + r, for |x| < 2^30.
 #[inline(always)]
 fn reduce_pi(x: f32) -> (i32, f32) {
@@ -286,7 +300,7 @@ impl Real for Fast {
     functions! {
         exp = exp, expm1 = expm1, log = log, log1p = log1p, sqrt = f32::sqrt, sin = sin, cos = cos, tanh = tanh,
         erf = erf, abs = f32::abs, floor = f32::floor, ceil = f32::ceil, trunc = f32::trunc,
-        round = f32::round_ties_even, sigmoid = sigmoid, gelu = gelu, silu = silu
+        round = f32::round_ties_even, sigmoid = sigmoid, gelu = gelu, gelu_grad = gelu_grad, silu = silu
     }
     #[inline(always)]
     fn relu(self) -> Fast {

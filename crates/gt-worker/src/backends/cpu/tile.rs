@@ -46,7 +46,11 @@ unsafe fn pairs<A: Copy, B: Copy, D>(a: *const A, b: *const B, dst: *mut D, n: u
 per_isa! {
     pub unsafe fn unary_real<T: Real>(op: Unary, x: *const T, out: *mut T, n: usize) {
         // SAFETY: passed on from the caller.
-        unsafe { per_unary!(op, OP => each(x, out, n, |x| OP.real(x))) }
+        let (x, out) = unsafe { (std::slice::from_raw_parts(x, n), std::slice::from_raw_parts_mut(out, n)) };
+        // No closure: a long one might not be inlined, and would not be vector code then.
+        per_unary!(op, OP => for i in 0..n {
+            out[i] = OP.real(x[i]);
+        })
     }
 }
 
