@@ -198,6 +198,7 @@ impl Stream {
         for (i, arg) in args.iter().enumerate() {
             list.push(match arg {
                 RecordArg::Val(v) => Arg::Value(open.operand(self, v)),
+                RecordArg::Num(x) if op.start_arg(i) && is_tile(&op, args, *x) => Arg::Const(*x),
                 RecordArg::Num(x) if op.slot_arg(i) => open.slot(Slot::Num(*x)),
                 RecordArg::Num(x) => Arg::Const(*x),
                 RecordArg::Data(d) => open.slot(Slot::Data(d.clone())),
@@ -330,6 +331,11 @@ impl Stream {
         }
         lines
     }
+}
+
+/// True if a start is structure: a tile of the operand it slices.
+fn is_tile(op: &Op, args: &[RecordArg], start: Scalar) -> bool {
+    matches!(args.first(), Some(RecordArg::Val(x)) if op.is_tile(&x.ty.shape, start.as_i64()))
 }
 
 /// What a data-loader worker does: it makes tensors, joins them and takes parts of them (C12).

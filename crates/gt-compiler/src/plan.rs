@@ -285,7 +285,7 @@ pub enum Source {
 }
 
 /// One instruction of a kernel. Its result is rounded to `dtype`.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Code {
     pub calc: Calc,
     pub dtype: DType,
