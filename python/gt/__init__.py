@@ -34,6 +34,7 @@ from gt._gt import (
     frombuffer,
     full,
     full_like,
+    get_float32_matmul_precision,
     get_rng_state,
     gpu_workers,
     hstack,
@@ -59,6 +60,7 @@ from gt._gt import (
     randn_like,
     randperm,
     result_type,
+    set_float32_matmul_precision,
     set_printoptions,
     set_rng_state,
     stack,
@@ -243,10 +245,10 @@ from gt.composed.info import compile, finfo, iinfo  # noqa: E402
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gt import autograd, client, cuda, debug, linalg, nn, optim, serialization, utils
+    from gt import autograd, backends, client, cuda, debug, linalg, nn, optim, serialization, utils
     from gt.serialization import load, save
 
-_LAZY = {"autograd", "client", "cuda", "debug", "linalg", "nn", "optim", "serialization", "utils"}
+_LAZY = {"autograd", "backends", "client", "cuda", "debug", "linalg", "nn", "optim", "serialization", "utils"}
 
 
 def __getattr__(name):
