@@ -2,5 +2,7 @@
 //! `gt-worker`'s cuda backend compiles, binds and launches.
 
 pub mod launch;
+pub mod matmul;
+pub mod matmul_pack;
 
 pub use launch::{Arg, Fill, Function, Launch, Launches, Word};

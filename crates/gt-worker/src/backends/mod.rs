@@ -1,6 +1,7 @@
 //! The devices a worker can run on.
 
 pub mod cpu;
+pub mod cuda;
 pub mod reference;
 
 use crate::backend::Backend;
