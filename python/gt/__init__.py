@@ -292,3 +292,16 @@ def _at_exit():
 
 
 _atexit.register(_at_exit)
+
+
+def _name_packages():
+    """Tells a worker in this process, or started by it, where packages lie: NVIDIA's libraries may be among them."""
+    import os
+    import sys
+
+    found = [path for path in sys.path if path and os.path.isdir(os.path.join(path, "nvidia"))]
+    if found:
+        os.environ.setdefault("GT_CUDA_PACKAGES", os.pathsep.join(found))
+
+
+_name_packages()

@@ -47,3 +47,10 @@ pub fn made(step: usize, plan: &Plan) -> Option<Launches> {
     let _ = (step, plan);
     None
 }
+
+/// The launches of several independent steps as one or a few, where their made texts are equal but for addresses and sizes:
+/// the updates of all parameters of an optimizer step.
+pub fn together(steps: &[usize], plan: &Plan) -> Option<Launches> {
+    let _ = (steps, plan);
+    None
+}
