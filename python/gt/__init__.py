@@ -34,6 +34,7 @@ from gt._gt import (
     frombuffer,
     full,
     full_like,
+    get_float32_matmul_precision,
     get_rng_state,
     gpu_workers,
     hstack,
@@ -59,6 +60,7 @@ from gt._gt import (
     randn_like,
     randperm,
     result_type,
+    set_float32_matmul_precision,
     set_printoptions,
     set_rng_state,
     stack,
@@ -243,10 +245,10 @@ from gt.composed.info import compile, finfo, iinfo  # noqa: E402
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gt import autograd, client, cuda, debug, linalg, nn, optim, serialization, utils
+    from gt import autograd, backends, client, cuda, debug, linalg, nn, optim, serialization, utils
     from gt.serialization import load, save
 
-_LAZY = {"autograd", "client", "cuda", "debug", "linalg", "nn", "optim", "serialization", "utils"}
+_LAZY = {"autograd", "backends", "client", "cuda", "debug", "linalg", "nn", "optim", "serialization", "utils"}
 
 
 def __getattr__(name):
@@ -290,3 +292,16 @@ def _at_exit():
 
 
 _atexit.register(_at_exit)
+
+
+def _name_packages():
+    """Tells a worker in this process, or started by it, where packages lie: NVIDIA's libraries may be among them."""
+    import os
+    import sys
+
+    found = [path for path in sys.path if path and os.path.isdir(os.path.join(path, "nvidia"))]
+    if found:
+        os.environ.setdefault("GT_CUDA_PACKAGES", os.pathsep.join(found))
+
+
+_name_packages()

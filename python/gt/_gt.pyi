@@ -1374,6 +1374,11 @@ def full_like(
     device: _device | None = None,
     requires_grad: builtins.bool = False,
 ) -> Tensor: ...
+def get_float32_matmul_precision() -> builtins.str:
+    """
+    What `set_float32_matmul_precision` set, 'highest' before that.
+    """
+
 def get_rng_state() -> builtins.tuple[builtins.int, int]:
     """
     The state of the random numbers, for `set_rng_state`.
@@ -1595,6 +1600,12 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """
     `softmax(query @ key.T * scale + attn_mask) @ value`; a row that sees nothing gives zeros.
+    """
+
+def set_float32_matmul_precision(precision: builtins.str) -> None:
+    """
+    Sets how exactly `float32` matrices are multiplied from now on: 'highest' (throughout in float32), 'high' or 'medium'
+    (operands may be rounded to TF32 where a GPU has it). Gradients follow the product they belong to.
     """
 
 def set_printoptions(

@@ -15,6 +15,15 @@ pub struct Local {
     workers: Mutex<Vec<(WorkerId, Arc<Worker>)>>,
 }
 
+/// How many workers a process starts unless told: one, or one per GPU where work is spread by itself (`GT_AUTO_SHARD`).
+pub fn default_workers() -> usize {
+    let name = std::env::var("GT_BACKEND").unwrap_or_else(|_| "auto".into());
+    match gt_ir::env::on("GT_AUTO_SHARD") {
+        true => backends::gpus(&name).max(1) as usize,
+        false => 1,
+    }
+}
+
 impl Local {
     /// Starts `n` workers on the backend that `GT_BACKEND` names.
     pub fn start(n: usize) -> Result<Arc<Local>> {
@@ -43,15 +52,23 @@ impl Local {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         while workers.len() < n {
             let threads = (cores / n).max(1) as u32;
-            workers.push(self.add_worker(threads)?);
+            let worker = self.add_worker(workers.len(), threads)?;
+            workers.push(worker);
         }
         Ok(())
     }
 
-    fn add_worker(&self, threads: u32) -> Result<(WorkerId, Arc<Worker>)> {
+    fn add_worker(&self, at: usize, threads: u32) -> Result<(WorkerId, Arc<Worker>)> {
         let name = std::env::var("GT_BACKEND").unwrap_or_else(|_| "auto".into());
-        let backend = backends::open(&name, Some(threads))?;
         let number = self.workers_started();
+        // Several workers share the GPUs there are.
+        let gpus = backends::gpus(&name);
+        let device = if gpus > 0 { Some(at as u32 % gpus) } else { None };
+        let (backend, why) = backends::choose(&name, Some(threads), device)?;
+        if gt_ir::env::on("GT_VERBOSE") || gt_ir::env::on("GT_DEBUG_WORKER") {
+            eprintln!("gt: worker {number} is {} on {}", backend.name(), backend.device());
+            why.iter().for_each(|why| eprintln!("gt: no GPU is used: {why}"));
+        }
         let config = WorkerConfig {
             name: format!("local-{number}"),
             threads: backend.threads(),

@@ -238,6 +238,8 @@ pub struct Matmul {
     pub a: Tensor,
     pub b: Tensor,
     pub bias: Option<Tensor>,
+    /// `f32` operands may be rounded to TF32 where that is quicker.
+    pub tf32: bool,
     pub out: u32,
 }
 

@@ -306,7 +306,7 @@ impl Schedule<'_> {
                 let work = AttentionGrad { causal, q, k, v, out, lse, dout, scale, mask, dq, dk, dv };
                 Work::AttentionGrad(Box::new(work))
             }
-            Op::Matmul { ta, tb } => self.matmul(n, *ta, *tb),
+            Op::Matmul { ta, tb, tf32 } => self.matmul(n, [*ta, *tb, *tf32]),
             Op::Gather { dim } => {
                 let (x, index) = (self.packed(val(0)), self.packed(val(1)));
                 Work::Gather { dim: *dim, x, index, out: self.made(n) }
@@ -362,7 +362,7 @@ impl Schedule<'_> {
         self.step(node.instr, work);
     }
 
-    fn matmul(&mut self, n: u32, ta: bool, tb: bool) -> Work {
+    fn matmul(&mut self, n: u32, [ta, tb, tf32]: [bool; 3]) -> Work {
         let graph = self.graph;
         let node = &graph.nodes[n as usize];
         let shape = &node.ty.shape;
@@ -420,6 +420,6 @@ impl Schedule<'_> {
             m *= count;
         }
         let out = self.made(n);
-        Work::Matmul(Box::new(Matmul { batch, m, rows, n: cols, k, a, b, bias, out }))
+        Work::Matmul(Box::new(Matmul { batch, m, rows, n: cols, k, a, b, bias, tf32, out }))
     }
 }

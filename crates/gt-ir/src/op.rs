@@ -119,8 +119,9 @@ pub enum Op {
     Scan { kind: ScanKind, dim: usize },
 
     /// (a, b) or (a, b, bias). Matrix product of the last two dimensions; leading ones broadcast. `ta`/`tb` say that
-    /// the operand is stored transposed. Rounds once, bias included.
-    Matmul { ta: bool, tb: bool },
+    /// the operand is stored transposed. Rounds once, bias included. `tf32` lets a device with TF32 take `f32` operands
+    /// with 10 bits of mantissa, for speed; it says nothing for other types.
+    Matmul { ta: bool, tb: bool, tf32: bool },
 
     /// (x, index). PyTorch's `gather`: ranks agree, the result has the index's shape.
     Gather { dim: usize },

@@ -9,6 +9,7 @@ mod dtype;
 mod errors;
 mod functions;
 mod nn;
+mod precision;
 mod print;
 mod session;
 mod source;
@@ -46,6 +47,8 @@ mod _gt {
         layer_norm, linear, mse_loss, nll_loss, one_hot, rms_norm, scaled_dot_product_attention,
         smooth_l1_loss, tensordot,
     };
+    #[pymodule_export]
+    use crate::precision::{get_float32_matmul_precision, set_float32_matmul_precision};
     #[pymodule_export]
     use crate::session::{
         _finish, _is_host_only, _save_program, _set_host_only, _stats, _tape, PySession, connect,

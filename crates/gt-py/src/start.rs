@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The system inside this process, once started, and the fork generation it belongs to.
 static LOCAL: Mutex<Option<(u64, Arc<Local>)>> = Mutex::new(None);
-/// How many workers it has or will have.
-static WORKERS: Mutex<usize> = Mutex::new(1);
+/// How many workers it has or will have, where somebody said so.
+static WORKERS: Mutex<Option<usize>> = Mutex::new(None);
 
 /// The fork generation of a data-loader worker, which makes host tensors and starts nothing (C12).
 static HOST_ONLY: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -59,7 +59,8 @@ fn local() -> Result<Arc<Local>> {
         Some((generation, local)) if *generation == now => return Ok(local.clone()),
         _ => {}
     }
-    let started = Local::start(*WORKERS.lock())?;
+    let workers = *WORKERS.lock();
+    let started = Local::start(workers.unwrap_or_else(gt_cli::local::default_workers))?;
     // The parent's system is not ours to end: its threads are not in this process.
     std::mem::forget(local.replace((now, started.clone())));
     Ok(started)
@@ -91,7 +92,7 @@ pub fn is_peer(peer: &str, address: &str) -> bool {
 
 /// Sets how many workers the system inside this process has, now or once it starts.
 pub fn set_workers(n: usize) -> Result<()> {
-    *WORKERS.lock() = n;
+    *WORKERS.lock() = Some(n);
     match &*LOCAL.lock() {
         Some((generation, local)) if *generation == gt_client::current::generation() => local.set_workers(n),
         _ => Ok(()),

@@ -93,7 +93,7 @@ fn main() {
         let bt = Ty::new(dtype, if tb { [b, n, k] } else { [b, k, n] });
         let s = structure(
             &[at.clone(), bt.clone()],
-            Op::Matmul { ta, tb },
+            Op::Matmul { ta, tb, tf32: false },
             vec![Arg::Value(0), Arg::Value(1)],
             0,
         );

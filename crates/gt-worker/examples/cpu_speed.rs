@@ -200,7 +200,7 @@ fn main() {
         let ty = Ty::new(DType::F32, [k, k]);
         let s = structure(
             &[ty.clone(), ty],
-            vec![(Op::Matmul { ta: false, tb: false }, vec![v(0), v(1)])],
+            vec![(Op::Matmul { ta: false, tb: false, tf32: false }, vec![v(0), v(1)])],
             vec![2],
             0,
         );
@@ -209,7 +209,7 @@ fn main() {
     let (x, w) = (Ty::new(DType::F32, [256, 784]), Ty::new(DType::F32, [512, 784]));
     let linear = structure(
         &[x, w, Ty::new(DType::F32, [512])],
-        vec![(Op::Matmul { ta: false, tb: true }, vec![v(0), v(1), v(2)])],
+        vec![(Op::Matmul { ta: false, tb: true, tf32: false }, vec![v(0), v(1), v(2)])],
         vec![3],
         0,
     );
@@ -217,7 +217,7 @@ fn main() {
     let ty = Ty::new(DType::BF16, [1024, 1024]);
     let s = structure(
         &[ty.clone(), ty],
-        vec![(Op::Matmul { ta: false, tb: false }, vec![v(0), v(1)])],
+        vec![(Op::Matmul { ta: false, tb: false, tf32: false }, vec![v(0), v(1)])],
         vec![2],
         0,
     );
@@ -233,7 +233,7 @@ fn main() {
     b.tiny("tiny add 10x10", &add, &[]);
     let mm = structure(
         &[small.clone(), small.clone()],
-        vec![(Op::Matmul { ta: false, tb: false }, vec![v(0), v(1)])],
+        vec![(Op::Matmul { ta: false, tb: false, tf32: false }, vec![v(0), v(1)])],
         vec![2],
         0,
     );
@@ -253,7 +253,7 @@ fn main() {
     let mut steps = Vec::new();
     for i in 0..100u32 {
         let last = if i == 0 { 0 } else { 1 + 2 * i };
-        steps.push((Op::Matmul { ta: false, tb: false }, vec![v(last), v(1)]));
+        steps.push((Op::Matmul { ta: false, tb: false, tf32: false }, vec![v(last), v(1)]));
         steps.push((Op::Unary(Unary::Relu), vec![v(2 + 2 * i)]));
     }
     b.tiny("tiny 100 x (matmul, relu)", &structure(&[small.clone(), small], steps, vec![201], 0), &[]);

@@ -79,6 +79,12 @@ impl HostBytes {
     }
 }
 
+/// Something that a device is still at.
+pub trait Pending<T>: Send {
+    /// Waits for it. Called on any thread, once.
+    fn wait(self: Box<Self>) -> Result<T>;
+}
+
 /// A device.
 pub trait Backend: Send + Sync {
     /// `cpu`, `reference`, `cuda`.
@@ -99,4 +105,34 @@ pub trait Backend: Send + Sync {
     }
     /// A copy of the dense bytes of a buffer, after all work on it is done.
     fn download(&self, buffer: &Buffer) -> Result<Arc<Vec<u8>>>;
+
+    /// What this thread asks for from now on is for this session. A device that queues work orders it by session.
+    fn turn(&self, _session: u64) {}
+    /// The session is over.
+    fn end(&self, _session: u64) {}
+    /// True if work is only queued when a call returns: it is waited for by `fetch` and `mark`.
+    fn queues(&self) -> bool {
+        false
+    }
+    /// Starts a download without waiting for it.
+    fn fetch(&self, buffer: &Buffer) -> Result<Box<dyn Pending<Arc<Vec<u8>>>>> {
+        Ok(Box::new(Here(self.download(buffer)?)))
+    }
+    /// All work of this thread's session so far; gives the seconds the device was at it since the last mark.
+    fn mark(&self) -> Result<Box<dyn Pending<f64>>> {
+        Ok(Box::new(Here(0.0)))
+    }
+    /// From now on the most memory in use is counted anew.
+    fn reset_peak(&self) {}
+    /// Gives memory back that is kept for speed alone.
+    fn shrink(&self) {}
+}
+
+/// What is there already.
+struct Here<T>(T);
+
+impl<T: Send> Pending<T> for Here<T> {
+    fn wait(self: Box<Self>) -> Result<T> {
+        Ok(self.0)
+    }
 }

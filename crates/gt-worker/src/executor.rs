@@ -2,6 +2,7 @@
 
 use crate::backend::{Buffer, Plan, PlanError};
 use crate::begun::{Begun, Rest};
+use crate::finish::Closing;
 use crate::parts::InParts;
 use crate::plans::{Found, Plans, Way, count_ops, panic_text};
 use crate::rescue::rescue;
@@ -10,7 +11,7 @@ use crate::table::{Entry, Inputs, Item, Watch};
 use crate::worker::{Core, State, Upload};
 use gt_ir::{Error, Program, Slot, Structure, TensorId, Ty};
 use gt_net::compiling::Compiling;
-use gt_net::msg::{Compiled, Failure, Fetch, Prefix, Run, SessionId, Value, WorkerMsg};
+use gt_net::msg::{Compiled, Failure, Fetch, Prefix, Run, SessionId, WorkerMsg};
 use gt_net::spin;
 use parking_lot::MutexGuard;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -97,6 +98,7 @@ impl Executor {
     /// Runs a program. It succeeds as a whole or changes nothing but its results' poison (C5).
     fn program(&mut self, session: SessionId, run: Run) {
         let Run { seq, program, prefix } = &run;
+        self.core.config.backend.turn(session.0);
         let mut state = self.core.state.lock();
         let Some(table) = state.sessions.get_mut(&session) else { return };
         let watch = table.watch;
@@ -119,6 +121,8 @@ impl Executor {
         let counters = &mut state.counters;
         counters.programs += 1;
         counters.instructions += program.structure.instrs.len() as u64;
+        // A device that queues work tells its time later.
+        let busy = if self.core.config.backend.queues() { Duration::ZERO } else { busy };
         counters.busy_seconds += busy.as_secs_f64();
         counters.found(&found);
         let compiled = found.why().map(|why| Compiled {
@@ -127,9 +131,13 @@ impl Executor {
             micros: found.took.as_micros() as u64,
             why: why.into(),
         });
-        if let Some(table) = state.sessions.get_mut(&session) {
-            table.compiled.extend(compiled);
-            table.novel = novel;
+        match state.sessions.get_mut(&session) {
+            Some(table) => {
+                table.compiled.extend(compiled);
+                table.novel = novel;
+            }
+            // It ended meanwhile, and what the device keeps for it goes too.
+            None => self.core.config.backend.end(session.0),
         }
         let counters = &mut state.counters;
         let dropped = match outcome {
@@ -299,6 +307,7 @@ impl Executor {
     /// Begins a program early. Whatever goes wrong is forgotten: the program will come.
     fn prefix(&mut self, session: SessionId, prefix: Prefix) {
         let Prefix { id, program } = prefix;
+        self.core.config.backend.turn(session.0);
         let mut state = self.core.state.lock();
         let Some(table) = state.sessions.get_mut(&session) else { return };
         let how = table.compiling.or(self.core.config.compiling);
@@ -333,36 +342,38 @@ impl Executor {
         }
     }
 
-    /// Ends a batch: gives the values asked for, carries out its frees and tells the dispatcher.
+    /// Ends a batch: gives the values asked for, carries out its frees and tells the dispatcher, once the device is done.
     fn close(&self, session: SessionId, fetches: &[Fetch], frees: &[TensorId]) {
+        let backend = &self.core.config.backend;
+        backend.turn(session.0);
         let mut values = Vec::with_capacity(fetches.len());
         for fetch in fetches {
             let what = self.core.state.lock().find(session, fetch.tensor);
-            let result = what.and_then(|(ty, buffer)| self.core.answer(session, fetch.tensor, &ty, buffer));
-            values.push(Value { req: fetch.req, result });
+            let answer = what.and_then(|(ty, buffer)| self.core.answer(session, fetch.tensor, &ty, buffer));
+            values.push((fetch.req, answer));
         }
         let mut state = self.core.state.lock();
         let Some(table) = state.sessions.get_mut(&session) else { return };
         let dropped: Vec<_> = frees.iter().filter_map(|id| table.remove(*id)).collect();
-        let finished = std::mem::take(&mut table.finished);
-        let failures = std::mem::take(&mut table.failures);
-        let spared = std::mem::take(&mut table.spared);
-        let compiled = std::mem::take(&mut table.compiled);
-        let session_bytes = table.bytes;
+        let close = Closing {
+            session,
+            finished: std::mem::take(&mut table.finished),
+            values,
+            failures: std::mem::take(&mut table.failures),
+            spared: std::mem::take(&mut table.spared),
+            compiled: std::mem::take(&mut table.compiled),
+            session_bytes: table.bytes,
+            done: None,
+        };
         drop(state);
         drop(dropped);
-        if finished.is_empty() && values.is_empty() {
+        if close.finished.is_empty() && close.values.is_empty() {
             return;
         }
-        (self.core.say)(WorkerMsg::Update {
-            session,
-            finished,
-            values,
-            failures,
-            spared,
-            compiled,
-            session_bytes,
-        });
+        match backend.queues() {
+            true => self.core.finish_later(Closing { done: Some(backend.mark()), ..close }),
+            false => close.finish(&self.core),
+        }
     }
 }
 

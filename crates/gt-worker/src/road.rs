@@ -1,6 +1,7 @@
 //! The worker's bytes on their way: values for clients, copies for other workers, uploads from both (C11).
 
 use crate::backend::{Buffer, HostBytes};
+use crate::finish::Answer;
 use crate::plans::panic_text;
 use crate::table::Entry;
 use crate::worker::{Arrived, Core, Promised, State};
@@ -102,6 +103,7 @@ impl Core {
             return Err(Error::Value(format!("upload: got {got} bytes for {ty}, expected {expected}")));
         }
         self.reserve(session, expected)?;
+        self.config.backend.turn(session.0);
         catch_unwind(AssertUnwindSafe(|| self.config.backend.upload(ty, data)))
             .unwrap_or_else(|panic| Err(Error::Runtime(format!("upload failed: {}", panic_text(&*panic)))))
     }
@@ -109,7 +111,11 @@ impl Core {
     /// Checks that `bytes` more fit the device.
     pub fn reserve(&self, session: SessionId, bytes: usize) -> Result<()> {
         let backend = &self.config.backend;
-        let (in_use, limit) = (backend.memory_in_use().0, backend.memory());
+        let (mut in_use, limit) = (backend.memory_in_use().0, backend.memory());
+        if in_use.saturating_add(bytes as u64) > limit {
+            backend.shrink();
+            in_use = backend.memory_in_use().0;
+        }
         if in_use.saturating_add(bytes as u64) <= limit {
             return Ok(());
         }
@@ -139,15 +145,22 @@ impl Core {
         tensor: TensorId,
         ty: &Ty,
         buffer: Buffer,
-    ) -> Result<Payload, Failure> {
+    ) -> Result<Answer, Failure> {
         let Some((endpoint, key)) = self.plane.get().filter(|_| ty.bytes() > INLINE_BYTES) else {
-            return self.to_host(&buffer).map(Payload::Inline).map_err(lost);
+            if !self.config.backend.queues() {
+                return self.to_host(&buffer).map(|b| Answer::Here(Payload::Inline(b))).map_err(lost);
+            }
+            let fetch = || self.config.backend.fetch(&buffer);
+            let coming = catch_unwind(AssertUnwindSafe(fetch)).unwrap_or_else(|panic| {
+                Err(Error::Runtime(format!("download failed: {}", panic_text(&*panic))))
+            });
+            return coming.map(Answer::Coming).map_err(lost);
         };
         let expires_ms = now_ms() + KEPT_MS;
         let ticket = key.sign(session.0, tensor.0, ty.bytes() as u64, Dir::Get, expires_ms);
         let promised = Promised { session, tensor, buffer, expires_ms };
         self.state.lock().promised.insert(ticket.nonce, promised);
-        Ok(Payload::Bulk { at: endpoint.clone(), ticket })
+        Ok(Answer::Here(Payload::Bulk { at: endpoint.clone(), ticket }))
     }
 }
 

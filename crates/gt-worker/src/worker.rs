@@ -2,6 +2,7 @@
 
 use crate::backend::{Backend, Buffer, HostBytes};
 use crate::executor::Executor;
+use crate::finish::Finisher;
 use crate::plans::{Found, Miss};
 use crate::relay::Relays;
 use crate::road::{self, Job, Parcel};
@@ -55,6 +56,8 @@ pub(crate) struct Core {
     pub relays: OnceLock<Relays>,
     /// Repeated sequences of all sessions.
     pub sequences: Arc<Mutex<Sequences>>,
+    /// Where batches end whose work is only queued, by session.
+    pub finishers: Mutex<HashMap<SessionId, Finisher>>,
 }
 
 #[derive(Default)]
@@ -123,6 +126,7 @@ impl Worker {
             plane: OnceLock::new(),
             relays: OnceLock::new(),
             sequences: Arc::default(),
+            finishers: Mutex::default(),
         });
         let (running, moving) = (core.clone(), core.clone());
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
@@ -172,6 +176,12 @@ impl Drop for Worker {
         self.core.wake.notify_all();
         let _ = self.core.jobs.lock().send(Job::Stop);
         for thread in self.threads.drain(..) {
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+        let finishers = std::mem::take(&mut *self.core.finishers.lock());
+        for thread in finishers.into_values().map(Finisher::close) {
             if thread.thread().id() != std::thread::current().id() {
                 let _ = thread.join();
             }
@@ -243,6 +253,8 @@ impl Core {
                 state.ended.push_back(session);
                 drop(state);
                 drop(table);
+                self.finishers.lock().remove(&session);
+                self.config.backend.end(session.0);
                 if let Some(relays) = self.relays.get() {
                     relays.end(session);
                 }

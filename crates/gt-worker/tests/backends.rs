@@ -266,7 +266,7 @@ fn large_tensors_give_the_same_bits_on_any_number_of_threads() {
         let (a, b) = (ramp(DType::F32, &[batch, m, k]), ramp(DType::F32, &[batch, n, k]));
         let s = structure(
             &[(a.ty.clone(), false), (b.ty.clone(), false)],
-            vec![(Op::Matmul { ta: false, tb: true }, vec![v(0), v(1)])],
+            vec![(Op::Matmul { ta: false, tb: true, tf32: false }, vec![v(0), v(1)])],
             vec![2],
             0,
         );
@@ -445,7 +445,7 @@ fn shared_right_sides_change_no_bit() {
             let s = Structure {
                 inputs: inputs.iter().map(|t| Input { ty: t.ty.clone(), dies: false }).collect(),
                 instrs: vec![Instr {
-                    op: Op::Matmul { ta: false, tb: false },
+                    op: Op::Matmul { ta: false, tb: false, tf32: false },
                     args: [Arg::Value(0), Arg::Value(1)].into_iter().collect(),
                 }],
                 outs: vec![2],

@@ -586,7 +586,8 @@ impl Maker {
         if self.rng.one_in(3) {
             args.push(Given::Val(self.some(&Ty::new(ty.dtype, [n]))?));
         }
-        self.emit(Op::Matmul { ta, tb }, args)
+        let tf32 = ty.dtype == DType::F32 && self.rng.one_in(4);
+        self.emit(Op::Matmul { ta, tb, tf32 }, args)
     }
 }
 
