@@ -7,6 +7,7 @@ use crate::relay::Relays;
 use crate::road::{self, Job, Parcel};
 use crate::sequences::Sequences;
 use crate::table::{Entry, Item, SessionTable, Watch};
+use crate::watched::{Carriage, Watched};
 use gt_ir::{TensorId, Ty};
 use gt_net::bulk::{BulkBytes, Endpoint, TicketKey};
 use gt_net::compiling::Compiling;
@@ -17,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 /// What a worker is made of.
 #[derive(Clone)]
@@ -55,6 +57,9 @@ pub(crate) struct Core {
     pub relays: OnceLock<Relays>,
     /// Repeated sequences of all sessions.
     pub sequences: Arc<Mutex<Sequences>>,
+    pub carriage: Carriage,
+    /// The worker's clock begins here.
+    pub started: Instant,
 }
 
 #[derive(Default)]
@@ -72,6 +77,7 @@ pub(crate) struct State {
     pub turn: u64,
     pub stop: bool,
     pub counters: Counters,
+    pub watched: Watched,
 }
 
 pub(crate) struct Upload {
@@ -123,6 +129,8 @@ impl Worker {
             plane: OnceLock::new(),
             relays: OnceLock::new(),
             sequences: Arc::default(),
+            carriage: Carriage::default(),
+            started: Instant::now(),
         });
         let (running, moving) = (core.clone(), core.clone());
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
@@ -232,6 +240,17 @@ impl Core {
                 }
             }
             WorkerCmd::Watch { session, work, plans } => state.session(session).watch = Watch { work, plans },
+            WorkerCmd::Observe { session: Some(session), detail } => {
+                state.session(session).detail = detail;
+                let all = state.watched.all;
+                state.watched.watch(all);
+            }
+            WorkerCmd::Observe { session: None, detail } => state.watched.watch(detail),
+            WorkerCmd::Gauge => {
+                drop(state);
+                let _ = self.jobs.lock().send(Job::Gauge);
+                return;
+            }
             WorkerCmd::Compile { session, how } => state.session(session).compiling = how,
             WorkerCmd::End { session } => {
                 let table = state.sessions.remove(&session);
