@@ -2,7 +2,9 @@
 
 pub mod host;
 pub mod local;
+pub mod progress;
 pub mod replay;
+pub mod see;
 mod server;
 pub mod token;
 mod worker;
@@ -27,6 +29,10 @@ enum Command {
     Worker(worker::Args),
     /// Run a saved program again, on any backend, and compare the numbers.
     Replay(replay::Args),
+    /// Watch workers and clients on the whole screen.
+    Top(see::top::Args),
+    /// Write down what a running system does for a while.
+    Trace(see::trace::Args),
 }
 
 /// Runs the program with the given arguments (the first is the program's name) and gives its exit status.
@@ -42,6 +48,8 @@ pub fn main(args: Vec<String>) -> i32 {
         Command::Server(args) => server::run(args),
         Command::Worker(args) => worker::run(args),
         Command::Replay(args) => replay::run(args),
+        Command::Top(args) => see::top::run(args),
+        Command::Trace(args) => see::trace::run(args),
     };
     match result {
         Ok(status) => status,

@@ -114,6 +114,8 @@ struct Inbox {
     /// Requests whose waiter was interrupted.
     abandoned: Vec<u64>,
     failures: Vec<(u64, Failure)>,
+    /// Lines that came since this session watches itself.
+    traced: Vec<String>,
     fatal: Option<Error>,
     /// The end of the session was raised: it is no news at the end of the process.
     told: bool,
@@ -179,6 +181,9 @@ static SESSIONS: AtomicU64 = AtomicU64::new(1);
 const CREDIT_BYTES: u64 = 4 << 30;
 /// At most this many bytes of host data may be under way inside programs: the server keeps them for its workers.
 const CREDIT_DATA: u64 = 32 << 20;
+
+/// Lines kept of a session that watches itself.
+const MAX_TRACED: usize = 4_000_000;
 
 impl Session {
     /// Opens a session over a link.
@@ -729,7 +734,14 @@ impl Shared {
                 inbox.fatal = Some(error);
                 self.failed.store(true, Ordering::Release);
             }
-            SessionMsg::Grant { .. } | SessionMsg::Unwanted { .. } | SessionMsg::Log { .. } => {}
+            SessionMsg::Trace { lines } => {
+                let room = MAX_TRACED.saturating_sub(inbox.traced.len());
+                inbox.traced.extend(lines.into_iter().take(room));
+            }
+            SessionMsg::Grant { .. }
+            | SessionMsg::Unwanted { .. }
+            | SessionMsg::Log { .. }
+            | SessionMsg::Snapshot(_) => {}
         }
         drop(inbox);
         self.arrivals.fetch_add(1, Ordering::Release);

@@ -169,7 +169,15 @@ impl Schedule<'_> {
     }
 
     pub fn step(&mut self, instr: u32, work: Work) {
-        self.draft.steps.push(Step { instr, work });
+        self.draft.steps.push(Step { instr, fused: Vec::new(), work });
+    }
+
+    /// A step that does the work of several nodes.
+    fn step_of(&mut self, instr: u32, nodes: &[u32], work: Work) {
+        let mut fused: Vec<u32> = nodes.iter().map(|n| self.graph.nodes[*n as usize].instr).collect();
+        fused.dedup();
+        fused.retain(|i| *i != instr);
+        self.draft.steps.push(Step { instr, fused, work });
     }
 
     pub fn storage(&mut self, bytes: usize) -> u32 {
@@ -497,7 +505,7 @@ impl Schedule<'_> {
                 fold.reg = regs[regs.len() - 1];
                 kernel.fold = Some(fold);
             }
-            self.step(instr, Work::Kernel(kernel));
+            self.step_of(instr, &members, Work::Kernel(kernel));
         }
         for m in members {
             if self.at[m as usize] == At::Open(g) {

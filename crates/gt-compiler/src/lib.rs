@@ -9,6 +9,7 @@ mod fuse;
 mod graph;
 mod keep;
 mod kernel;
+mod label;
 pub mod map;
 mod moves;
 mod place;
@@ -66,6 +67,9 @@ pub fn compile(structure: &Structure, types: &[Ty], options: CompileOptions) -> 
     let mut plan = compile_all(&expanded.structure, &expanded.types, Some(&expanded.origins), options)?;
     for step in &mut plan.steps {
         step.instr = expanded.origins[step.instr as usize];
+        step.fused.iter_mut().for_each(|i| *i = expanded.origins[*i as usize]);
+        step.fused.dedup();
+        step.fused.retain(|i| *i != step.instr);
     }
     Ok(plan)
 }

@@ -64,6 +64,7 @@ impl Session {
             | ClientMsg::Carry { .. }
             | ClientMsg::FetchRelay { .. }
             | ClientMsg::Stats { .. }
+            | ClientMsg::Watch { .. }
             | ClientMsg::Bye => 64,
         };
         // A client out of credit waits for programs to finish, as one that asked does.
@@ -114,7 +115,7 @@ impl Session {
                 Ok(())
             }
             // These are the machine's.
-            ClientMsg::Stats { .. } | ClientMsg::Bye => Ok(()),
+            ClientMsg::Stats { .. } | ClientMsg::Watch { .. } | ClientMsg::Bye => Ok(()),
         }
     }
 
