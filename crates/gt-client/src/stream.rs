@@ -525,8 +525,13 @@ impl Open {
             ty: old_inputs[i as usize].1.clone(),
             dies: dying.contains(&old_inputs[i as usize].0),
         });
-        let structure =
-            Structure { inputs: input_types.collect(), instrs, outs, slots: sealed.slots.len() as u32 };
+        let structure = Structure {
+            inputs: input_types.collect(),
+            instrs,
+            outs,
+            slots: sealed.slots.len() as u32,
+            ..Default::default()
+        };
         let slots = sealed.slots.iter().map(|&k| old_slots[k as usize].clone()).collect();
 
         // What stays open: operands from before the cut become inputs.

@@ -7,6 +7,7 @@ mod message;
 mod pool;
 mod report;
 mod session;
+mod signals;
 mod stats;
 
 pub use session::{Session, Tensor};

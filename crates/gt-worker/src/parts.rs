@@ -148,6 +148,7 @@ impl Part {
             instrs,
             outs: self.outs.iter().map(|v| number[v]).collect(),
             slots: self.slots.len() as u32,
+            ..Default::default()
         }
     }
 

@@ -212,6 +212,7 @@ fn structure(
         instrs: instrs.into_iter().map(|(op, args)| Instr { op, args: args.into() }).collect(),
         outs,
         slots,
+        ..Default::default()
     })
 }
 
@@ -445,6 +446,7 @@ fn shared_right_sides_change_no_bit() {
                 }],
                 outs: vec![2],
                 slots: 0,
+                ..Default::default()
             };
             run(&backend, &Arc::new(s), &inputs, &[]).unwrap()
         };

@@ -105,6 +105,7 @@ impl Open {
             instrs: entries.iter().filter_map(|e| e.instr.as_ref()).map(instr).collect(),
             outs: (0..len as u32).filter(|&i| kept[i as usize]).map(|i| n + i).collect(),
             slots: numbering.slots.len() as u32,
+            ..Default::default()
         };
         Some(Program {
             key: structure.key(),

@@ -210,6 +210,7 @@ impl Link for TestLink {
             | ClientMsg::Carry { .. }
             | ClientMsg::Withdraw { .. }
             | ClientMsg::FetchRelay { .. }
+            | ClientMsg::Signals { .. }
             | ClientMsg::Bye => None,
         };
         drop(state);

@@ -63,6 +63,7 @@ impl Session {
             | ClientMsg::Forget { .. }
             | ClientMsg::Carry { .. }
             | ClientMsg::FetchRelay { .. }
+            | ClientMsg::Signals { .. }
             | ClientMsg::Stats { .. }
             | ClientMsg::Bye => 64,
         };
@@ -114,6 +115,7 @@ impl Session {
                 Ok(())
             }
             // These are the machine's.
+            ClientMsg::Signals { specs } => self.add_signals(specs),
             ClientMsg::Stats { .. } | ClientMsg::Bye => Ok(()),
         }
     }
@@ -162,6 +164,7 @@ impl Session {
         self.counters.instructions += program.structure.instrs.len() as u64;
         let checked = cx.checked.check(&mut program).and_then(|types| {
             program.check_binding(&types)?;
+            self.check_marks(&program.structure, cx)?;
             Ok((self.check_tensors(seq, &program)?, types))
         });
         let (failure, types) = match checked {
