@@ -49,6 +49,9 @@ pub struct SignalSpec {
     pub workers: Vec<u32>,
     /// One entry per axis.
     pub lays: Vec<Lay>,
+    /// (i, n): of these workers only the i-th of n runs of about equal length, as a stage of a pipeline has them.
+    /// Where there are fewer workers than runs, runs share workers. n = 0 means all of them.
+    pub part: (u32, u32),
 }
 
 /// Bounds on what a client may send.
@@ -71,7 +74,9 @@ impl SignalSpec {
     /// Fails on what no client of this build sends.
     pub fn check(&self) -> Result<()> {
         let open = self.axes.iter().filter(|a| a.size == 0).count();
-        let fits = self.axes.len() == self.lays.len() && !self.axes.is_empty() && open <= 1;
+        let (part, parts) = self.part;
+        let whole = parts == 0 || part < parts;
+        let fits = whole && self.axes.len() == self.lays.len() && !self.axes.is_empty() && open <= 1;
         let bounded = self.axes.len() <= MAX_AXES
             && self.workers.len() <= MAX_WORKERS
             && self.axes.iter().all(|a| a.size as usize <= MAX_WORKERS && a.name.len() <= MAX_NAME)
@@ -101,6 +106,14 @@ impl SignalSpec {
                 self.name,
                 self.workers
             );
+        }
+        let (part, parts) = (self.part.0 as usize, self.part.1 as usize);
+        if parts > 0 {
+            let range = match workers.len() {
+                n if n < parts => part * n / parts..part * n / parts + 1,
+                n => crate::layout::part_range(n, parts, part),
+            };
+            workers = workers[range].to_vec();
         }
         let shape = self.shape_on(workers.len());
         let asked: usize = self.axes.iter().map(|a| a.size.max(1) as usize).product();
@@ -161,7 +174,7 @@ mod tests {
         let axes: Vec<_> =
             sizes.iter().enumerate().map(|(i, &size)| MeshAxis { name: i.to_string(), size }).collect();
         let lays = vec![Lay::Split(0); axes.len()];
-        SignalSpec { name: "grid".into(), axes, workers: workers.to_vec(), lays }
+        SignalSpec { name: "grid".into(), axes, workers: workers.to_vec(), lays, part: (0, 0) }
     }
 
     #[test]
@@ -191,6 +204,17 @@ mod tests {
         assert_eq!(grid(&[0, 2], &[]).on(8).unwrap().shape, [4, 2]);
         assert_eq!(grid(&[2, 0], &[]).on(7).unwrap().shape, [2, 3]);
         assert_eq!(grid(&[0, 4], &[]).on(2).unwrap().shape, [1, 2]);
+    }
+
+    #[test]
+    fn stages_divide_the_workers_and_share_them_when_they_are_few() {
+        let stage = |i, count| {
+            let spec = SignalSpec { part: (i, 3), ..grid(&[0], &[]) };
+            spec.on(count).unwrap().workers
+        };
+        assert_eq!([stage(0, 7), stage(1, 7), stage(2, 7)], [vec![0, 1, 2], vec![3, 4], vec![5, 6]]);
+        assert_eq!([stage(0, 2), stage(1, 2), stage(2, 2)], [vec![0], vec![0], vec![1]]);
+        assert_eq!([stage(0, 1), stage(2, 1)], [vec![0], vec![0]]);
     }
 
     #[test]
