@@ -359,7 +359,11 @@ impl Stream {
                     },
                 });
             }
-            lines.push(format!("{text} : {}", e.ty));
+            let mark = signal::registry::spec(e.mark >> 2).map_or(String::new(), |spec| {
+                let firm = if e.mark & FIRM != 0 { "!" } else { "" };
+                format!(" @{}{firm}", spec.name)
+            });
+            lines.push(format!("{text} : {}{mark}", e.ty));
         }
         lines
     }

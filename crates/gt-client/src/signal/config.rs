@@ -78,8 +78,8 @@ const SIGNAL_KEYS: &[&str] = &[
 /// Tensors have no more dimensions than this.
 const MAX_AXIS: i64 = 64;
 
-/// All signals of a document, those of stages included.
-pub fn read(root: &Node) -> Result<Vec<Signal>> {
+/// All signals of a document, those of stages included. `others` are the names of signals it may refer to.
+pub fn read(root: &Node, others: &[String]) -> Result<Vec<Signal>> {
     let mut meshes = Vec::new();
     let entries = root.entries("config")?;
     for (key, node) in entries.iter().filter(|(key, _)| key == "meshes") {
@@ -93,9 +93,10 @@ pub fn read(root: &Node) -> Result<Vec<Signal>> {
     }
     for signal in &signals {
         for (_, target) in &signal.modules {
-            if !signals.iter().any(|s| s.name == *target) {
-                let known: Vec<&str> = signals.iter().map(|s| s.name.as_str()).collect();
-                let known = known.join(", ");
+            let mut known = signals.iter().map(|s| &s.name).chain(others);
+            if !known.clone().any(|name| name == target) {
+                let first = known.next().cloned().unwrap_or_default();
+                let known = known.fold(first, |list, name| list + ", " + name);
                 return Err(signal.node.error(format!(
                     "signal {:?}: modules: there is no signal {target:?}, only {known}",
                     signal.name
@@ -288,6 +289,7 @@ pub fn line_of(workers: Vec<u32>) -> Mesh {
 fn read_lying(signal: &mut Signal, node: &Node, meshes: &[(String, Mesh)], what: &str) -> Result<()> {
     let workers = get(node, "workers").map(|n| read_workers(n, what)).transpose()?;
     let mesh = match (get(node, "mesh"), workers) {
+        (Some(n), None) if matches!(n.kind, Kind::Map(_)) => Some(read_mesh("of its own", n)?),
         (Some(n), None) => {
             let name = n.text(&format!("{what}: mesh"))?;
             match meshes.iter().find(|(known, _)| known == name) {

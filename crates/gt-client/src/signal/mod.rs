@@ -15,5 +15,6 @@ mod tests;
 
 pub(crate) use lay::keep;
 pub use lay::{apply, lay_out, poll, stage_of};
+pub use pattern::fits;
 pub(crate) use scope::{FIRM, FIRM_IF_KEPT, mark_of, now};
 pub use scope::{Hold, Scope, current_name, enter, exit, with_scope};

@@ -132,9 +132,9 @@ pub fn load(path: &Path) -> Result<Vec<String>> {
 /// Adds one signal, or replaces it.
 pub fn register(name: &str, node: Node) -> Result<()> {
     let root = node::called("register_config", Kind::Map(vec![(name.to_string(), node)]));
-    let signals = config::read(&root)?;
     with_state(|state| {
-        state.add(signals);
+        let others: Vec<String> = state.signals.iter().map(|s| s.name.clone()).collect();
+        state.add(config::read(&root, &others)?);
         Ok(())
     })?;
     changed();
@@ -211,7 +211,8 @@ fn look(path: &Path) -> Option<Seen> {
 impl State {
     fn load(&mut self, path: &Path) -> Result<()> {
         let seen = look(path);
-        let signals = config::read(&node::read(path)?)?;
+        let others: Vec<String> = self.signals.iter().map(|s| s.name.clone()).collect();
+        let signals = config::read(&node::read(path)?, &others)?;
         // What the same file gave before and gives no more is gone.
         if let Some(old) = self.file.take_if(|f| f.path == path) {
             self.signals.retain(|s| !old.names.contains(&s.name));

@@ -7,7 +7,7 @@ use gt_ir::signal::{Lay, SignalSpec};
 
 fn signals(text: &str) -> Result<Vec<Signal>, String> {
     let root = parse(text, "file.yaml".into()).map_err(|e| e.to_string())?;
-    read(&root).map_err(|e| e.to_string())
+    read(&root, &[]).map_err(|e| e.to_string())
 }
 
 fn spec(text: &str, name: &str) -> SignalSpec {
