@@ -1,4 +1,4 @@
-"""Signals: configurations and their errors, contexts, marks on what is recorded, modules, edits while a program runs."""
+"""Signals: configurations and their errors, contexts, marks on what is recorded, modules, edits of the file."""
 
 import os
 import textwrap
@@ -84,7 +84,7 @@ def test_register_config():
     assert gt.get_signal_config("a") == config
     gt.register_config("a", gt.SignalConfig(shard=gt.ShardConfig(replicated=True)))
     assert gt.get_signal_config("a").shard.replicated
-    with pytest.raises(ValueError, match="register_config: signal \"b\": shard: axis: expected a whole number"):
+    with pytest.raises(ValueError, match='register_config: signal "b": shard: axis: expected a whole number'):
         gt.register_config("b", gt.SignalConfig(shard=gt.ShardConfig(axis="x")))
     with pytest.raises(TypeError, match="expected a SignalConfig"):
         gt.register_config("b", {"shard": None})
@@ -175,7 +175,7 @@ def test_large_uploads_are_laid_out(ab):
 def test_enter_and_exit(ab):
     gt.signal.enter("a")
     gt.signal.enter("b")
-    with pytest.raises(RuntimeError, match="innermost signal is \"b\", not \"a\""):
+    with pytest.raises(RuntimeError, match='innermost signal is "b", not "a"'):
         gt.signal.exit("a")
     gt.signal.exit("b")
     assert gt.signal.current() == "a"
@@ -354,7 +354,7 @@ def test_laid_out_parameters_stay_so_when_they_are_written(ab):
 def test_a_rule_that_cannot_fit_names_its_line(tmp_path):
     path = write(tmp_path / "c.yaml", "train:\n  workers: [0]\n  parameters:\n    '*': 1\n")
     gt.load_config(path)
-    with pytest.raises(ValueError, match="c.yaml:4: .* axis 1 of \"bias\", which has shape"):
+    with pytest.raises(ValueError, match='c.yaml:4: .* axis 1 of "bias", which has shape'):
         gt.signal.apply(nn.Linear(3, 3), "train")
 
 

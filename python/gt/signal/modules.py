@@ -62,7 +62,7 @@ def apply(module, name=None):
         return module
     rules, patterns, stages = said
     homes = _stages(module, name, *stages) if stages else {}
-    for path, inner in module.named_modules():
+    for path, _ in module.named_modules():
         for pattern, target in patterns:
             if _gt._signal_fits(pattern, path):
                 homes[path] = target
