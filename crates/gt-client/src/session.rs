@@ -132,6 +132,8 @@ struct Outbox {
     failed: VecDeque<(u64, Vec<SourceLine>)>,
     scalars: ScalarTable,
     structures: HashMap<u64, Arc<Structure>, FixedState>,
+    /// How many signals the dispatcher has been told of.
+    signals: usize,
     /// What the programs sent so far look like up to where a prefix may end.
     marks: HashSet<u64, FixedState>,
 }
@@ -190,6 +192,7 @@ impl Session {
     pub fn open(connect: Box<Connect>, settings: Settings) -> Result<Arc<Session>> {
         // They travel in the handshake; one that cannot be meant is told here, where it was set.
         gt_net::compiling::Compiling::from_env()?;
+        crate::signal::registry::check()?;
         let shared = Arc::new(Shared::default());
         let inbox = shared.clone();
         let mut log = match &settings.log {
@@ -223,6 +226,7 @@ impl Session {
                 failed: VecDeque::new(),
                 scalars: ScalarTable::default(),
                 structures: HashMap::default(),
+                signals: 0,
                 marks: HashSet::default(),
             }),
             shared,
@@ -313,6 +317,15 @@ impl Session {
         Ok(held)
     }
 
+    /// Tells the dispatcher the signals it does not know. If the link is lost, so is what refers to them.
+    fn send_signals(&self, outbox: &mut Outbox) {
+        let specs = crate::signal::registry::news(outbox.signals);
+        if !specs.is_empty() {
+            outbox.signals += specs.len();
+            let _ = self.link.send(ClientMsg::Signals { specs });
+        }
+    }
+
     /// Puts a sealed program into the queue under its number. Returns values to be dropped later, and the frees of
     /// a program without instructions.
     fn number(&self, outbox: &mut Outbox, mut s: Sealed) -> (Vec<Value>, Vec<TensorId>) {
@@ -325,6 +338,9 @@ impl Session {
         let seq = outbox.seq;
         outbox.scalars.promote(&mut s.structure, &mut s.slots);
         let (key, structure) = outbox.share(s.structure);
+        if !structure.marks.is_empty() {
+            self.send_signals(outbox);
+        }
         let frees = s.frees.clone();
         let data = s.slots.iter().map(|slot| if let Slot::Data(d) = slot { d.len() as u64 } else { 0 }).sum();
         let program =

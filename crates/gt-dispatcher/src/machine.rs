@@ -8,6 +8,7 @@ mod observe;
 mod pool;
 mod report;
 mod session;
+mod signals;
 mod stats;
 
 pub use session::{Session, Tensor};

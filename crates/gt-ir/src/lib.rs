@@ -22,6 +22,7 @@ pub mod reference;
 pub mod sample;
 pub mod scalar;
 pub mod shape;
+pub mod signal;
 pub mod text;
 
 pub use build::{Build, Operand, Operands};

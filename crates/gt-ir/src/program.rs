@@ -2,6 +2,7 @@
 
 use crate::infer::{ArgTy, Types, infer_all};
 use crate::op::Op;
+use crate::signal::Mark;
 use crate::{Result, Scalar, Ty, bail};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -58,6 +59,11 @@ pub struct Structure {
     pub outs: Vec<u32>,
     /// How many slots the binding must bring.
     pub slots: u32,
+    /// What signals say about its values, in order of value; a later mark of the same value counts. Workers
+    /// ignore them.
+    pub marks: Vec<Mark>,
+    /// A boundary to be compiled at once (`compile: true`): its best plan is made before its first run.
+    pub at_once: bool,
 }
 
 /// What fills a slot.
@@ -110,6 +116,9 @@ impl Structure {
             if out as usize >= types.len() {
                 bail!(Value, "program: live-out {out} of {} values", types.len());
             }
+        }
+        if let Some(mark) = self.marks.iter().find(|m| m.value as usize >= types.len()) {
+            bail!(Value, "program: a mark on value {} of {}", mark.value, types.len());
         }
         Ok(types)
     }

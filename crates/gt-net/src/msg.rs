@@ -3,6 +3,7 @@
 use crate::bulk::{Endpoint, Ticket};
 use crate::compiling::Compiling;
 use crate::observe::{Detail, Gauge, Scope, Snapshot, WorkEvent};
+use gt_ir::signal::SignalSpec;
 use gt_ir::{Error, Program, TensorId, Ty};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -99,6 +100,10 @@ pub enum ClientMsg {
     /// Asks for an `Update` as soon as every program up to `seq` has finished.
     Sync {
         seq: u64,
+    },
+    /// More signals for the session's table, numbered on from those it has. Marks refer to them, so they come first.
+    Signals {
+        specs: Vec<SignalSpec>,
     },
     /// Asks for counters of the session and its workers.
     Stats {

@@ -149,6 +149,7 @@ impl Part {
             instrs,
             outs: self.outs.iter().map(|v| number[v]).collect(),
             slots: self.slots.len() as u32,
+            ..Default::default()
         }
     }
 

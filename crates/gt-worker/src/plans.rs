@@ -153,7 +153,7 @@ impl Plans {
             *novel = 0;
             return Ok(None);
         }
-        let effort = if how.at_once() { Effort::Full } else { Effort::Quick };
+        let effort = if how.at_once() || structure.at_once { Effort::Full } else { Effort::Quick };
         let owed = self.owed.iter().position(|s| s == structure);
         if owed.and_then(|i| self.owed.remove(i)).is_some() {
             found.misses += 1;

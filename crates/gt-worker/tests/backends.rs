@@ -217,6 +217,7 @@ fn structure(
         instrs: instrs.into_iter().map(|(op, args)| Instr { op, args: args.into() }).collect(),
         outs,
         slots,
+        ..Default::default()
     })
 }
 
@@ -450,6 +451,7 @@ fn shared_right_sides_change_no_bit() {
                 }],
                 outs: vec![2],
                 slots: 0,
+                ..Default::default()
             };
             run(&backend, &Arc::new(s), &inputs, &[]).unwrap()
         };

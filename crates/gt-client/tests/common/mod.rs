@@ -211,6 +211,7 @@ impl Link for TestLink {
             | ClientMsg::Carry { .. }
             | ClientMsg::Withdraw { .. }
             | ClientMsg::FetchRelay { .. }
+            | ClientMsg::Signals { .. }
             | ClientMsg::Bye => None,
         };
         drop(state);

@@ -63,6 +63,7 @@ impl Session {
             | ClientMsg::Forget { .. }
             | ClientMsg::Carry { .. }
             | ClientMsg::FetchRelay { .. }
+            | ClientMsg::Signals { .. }
             | ClientMsg::Stats { .. }
             | ClientMsg::Watch { .. }
             | ClientMsg::Bye => 64,
@@ -116,6 +117,8 @@ impl Session {
             }
             // These are the machine's.
             ClientMsg::Stats { .. } | ClientMsg::Watch { .. } | ClientMsg::Bye => Ok(()),
+            ClientMsg::Signals { specs } => self.add_signals(specs),
+            ClientMsg::Stats { .. } | ClientMsg::Bye => Ok(()),
         }
     }
 
@@ -163,6 +166,7 @@ impl Session {
         self.counters.instructions += program.structure.instrs.len() as u64;
         let checked = cx.checked.check(&mut program).and_then(|types| {
             program.check_binding(&types)?;
+            self.check_marks(&program.structure, cx)?;
             Ok((self.check_tensors(seq, &program)?, types))
         });
         let (failure, types) = match checked {

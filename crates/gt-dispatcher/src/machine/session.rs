@@ -2,6 +2,7 @@
 
 use super::Cx;
 use super::log::Log;
+use super::signals::Signals;
 use foldhash::fast::FixedState;
 use gt_ir::{Error, Result, TensorId, Ty};
 use gt_net::compiling::Compiling;
@@ -150,6 +151,7 @@ pub struct Session {
     pub(super) frees: BTreeMap<WorkerId, Vec<TensorId>>,
     /// Workers that know of this session.
     pub(super) touched: BTreeSet<WorkerId>,
+    pub(super) signals: Signals,
     pub(super) held: Held,
     pub(super) news: News,
     /// What the client was told last.
@@ -205,6 +207,7 @@ impl Session {
             uploads: VecDeque::new(),
             frees: BTreeMap::new(),
             touched: BTreeSet::new(),
+            signals: Signals::default(),
             held: Held::default(),
             news: News::default(),
             reported: 0,

@@ -267,6 +267,7 @@ impl Client {
             instrs,
             outs: outs.clone(),
             slots: 1,
+            ..Default::default()
         };
         let mut frees: Vec<TensorId> =
             inputs.iter().zip(dies).filter(|(_, d)| **d).map(|(id, _)| *id).collect();
@@ -425,6 +426,7 @@ fn first(program: &Program, len: usize) -> Program {
         instrs: instrs.iter().map(instr).collect(),
         outs: (k..k + len as u32).collect(),
         slots: slots as u32,
+        ..Default::default()
     };
     Program {
         key: structure.key(),
