@@ -245,8 +245,7 @@ from gt.composed.info import compile, finfo, iinfo  # noqa: E402
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gt import autograd, backends, client, cuda, debug, linalg, nn, optim, serialization, utils
-    from gt import autograd, client, cuda, debug, launch, linalg, nn, optim, serialization, signal, utils
+    from gt import autograd, backends, client, cuda, debug, launch, linalg, nn, optim, serialization, signal, utils
     from gt.serialization import load, save
     from gt.signal.config import (
         Config,
@@ -258,9 +257,9 @@ if TYPE_CHECKING:
         register_config,
     )
 
-_LAZY = {"autograd", "backends", "client", "cuda", "debug", "linalg", "nn", "optim", "serialization", "utils"}
 _LAZY = {
     "autograd",
+    "backends",
     "client",
     "cuda",
     "debug",

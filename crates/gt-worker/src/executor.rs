@@ -14,7 +14,6 @@ use crate::worker::{Core, State, Upload};
 use gt_ir::{Error, Program, Slot, Structure, TensorId, Ty};
 use gt_net::compiling::Compiling;
 use gt_net::msg::{Compiled, Failure, Fetch, Prefix, Run, SessionId, WorkerMsg};
-use gt_net::msg::{Compiled, Failure, Fetch, Prefix, Run, SessionId, Value, WorkerMsg};
 use gt_net::observe::{Detail, Timing};
 use gt_net::spin;
 use parking_lot::MutexGuard;
@@ -413,15 +412,6 @@ impl Executor {
             true => self.core.finish_later(Closing { done: Some(backend.mark()), ..close }),
             false => close.finish(&self.core),
         }
-        (self.core.say)(WorkerMsg::Update {
-            session,
-            finished,
-            values,
-            failures,
-            spared,
-            compiled,
-            session_bytes,
-        });
         self.core.tell_if_due();
     }
 }

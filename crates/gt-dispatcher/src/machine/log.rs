@@ -317,12 +317,11 @@ impl Session {
             ClientMsg::FetchRelay { req, tensor } => self
                 .note(cx, "RECV", None, "Fetch", 16, || format!("{} req={req} relay", tensor_text(*tensor))),
             ClientMsg::Sync { seq } => self.note(cx, "RECV", None, "Sync", 8, || format!("seq={seq}")),
-            ClientMsg::Stats { .. } | ClientMsg::Watch { .. } | ClientMsg::Bye => {}
             ClientMsg::Signals { specs } => {
                 let names = || specs.iter().map(|s| s.name.as_str()).collect::<Vec<_>>().join(" ");
                 self.note(cx, "RECV", None, "Signals", 0, names)
             }
-            ClientMsg::Stats { .. } | ClientMsg::Bye => {}
+            ClientMsg::Stats { .. } | ClientMsg::Watch { .. } | ClientMsg::Bye => {}
         }
     }
 

@@ -118,7 +118,6 @@ impl Session {
             // These are the machine's.
             ClientMsg::Stats { .. } | ClientMsg::Watch { .. } | ClientMsg::Bye => Ok(()),
             ClientMsg::Signals { specs } => self.add_signals(specs),
-            ClientMsg::Stats { .. } | ClientMsg::Bye => Ok(()),
         }
     }
 
