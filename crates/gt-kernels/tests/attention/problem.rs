@@ -317,7 +317,7 @@ pub fn check(c: &Case, kernels: Kernels, backward: bool) {
         })),
     };
     let storage = Storage { bytes: 0, place: Place::Input(0), reuse: None };
-    let steps = vec![Step { instr: 0, work }];
+    let steps = vec![Step { instr: 0, fused: Default::default(), work }];
     let plan = Plan { storages: vec![storage; 10], steps, outs: vec![], arena: 0 };
     let launches = match kernels {
         Kernels::Plain => attention::plain(&plan.steps[0].work, &plan),
