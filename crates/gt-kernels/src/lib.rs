@@ -6,6 +6,7 @@
 
 pub mod launch;
 mod lower;
+mod made;
 pub mod matmul;
 pub mod matmul_pack;
 mod plain;
@@ -44,13 +45,14 @@ pub fn plain(step: usize, plan: &Plan) -> Launches {
 
 /// The launches of a step by kernels whose text is made for it; none where plain ones are as good.
 pub fn made(step: usize, plan: &Plan) -> Option<Launches> {
-    let _ = (step, plan);
-    None
+    match &plan.steps[step].work {
+        Work::Kernel(kernel) => made::kernel(kernel, plan),
+        _ => None,
+    }
 }
 
 /// The launches of several independent steps as one or a few, where their made texts are equal but for addresses and sizes:
 /// the updates of all parameters of an optimizer step.
 pub fn together(steps: &[usize], plan: &Plan) -> Option<Launches> {
-    let _ = (steps, plan);
-    None
+    made::together(steps, plan)
 }

@@ -315,6 +315,11 @@ impl Low {
         loads.chain(self.puts.iter_mut().map(|p| &mut p.at))
     }
 
+    /// Gives the only dimension, of one index, the strides of any other.
+    pub fn ones(&mut self) {
+        self.places().for_each(|at| at.strides = vec![1]);
+    }
+
     fn permute(&mut self, order: &[usize]) {
         self.dims = order.iter().map(|&d| self.dims[d]).collect();
         self.places().for_each(|at| at.strides = order.iter().map(|&d| at.strides[d]).collect());

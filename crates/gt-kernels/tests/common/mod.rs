@@ -53,12 +53,12 @@ pub fn names(text: &str) -> Vec<String> {
 impl Kernels {
     pub fn plain(compiler: &str) -> Kernels {
         let mut kernels = Kernels::default();
-        kernels.add(compiler, gt_kernels::PLAIN, &names(gt_kernels::PLAIN));
+        kernels.add(compiler, "-O1", gt_kernels::PLAIN, &names(gt_kernels::PLAIN));
         kernels
     }
 
     /// Compiles a text and makes its kernels callable.
-    pub fn add(&mut self, compiler: &str, text: &str, names: &[String]) {
+    pub fn add(&mut self, compiler: &str, level: &str, text: &str, names: &[String]) {
         use std::hash::{DefaultHasher, Hash, Hasher};
         let mut source = format!("#include \"emulate.h\"\n{text}\n");
         for name in names {
@@ -72,13 +72,16 @@ impl Kernels {
         let stem = folder().join(format!("{:016x}", hasher.finish()));
         let library = stem.with_extension("so");
         if !library.exists() {
+            // Tests run side by side may compile the same.
+            let own =
+                format!("{}-{:?}", std::process::id(), std::thread::current().id()).replace(['(', ')'], "");
             let (file, new) =
-                (stem.with_extension("cpp"), stem.with_extension(format!("{}.new", std::process::id())));
+                (stem.with_extension(format!("{own}.cpp")), stem.with_extension(format!("{own}.new")));
             std::fs::write(&file, &source).unwrap();
             let out = Command::new(compiler)
                 .args([
                     "-std=c++17",
-                    "-O1",
+                    level,
                     "-fPIC",
                     "-shared",
                     "-fwrapv",
@@ -92,6 +95,7 @@ impl Kernels {
                 .unwrap();
             assert!(out.status.success(), "{}: {}", file.display(), String::from_utf8_lossy(&out.stderr));
             std::fs::rename(&new, &library).unwrap();
+            let _ = std::fs::remove_file(&file);
         }
         let path = CString::new(library.to_str().unwrap()).unwrap();
         // SAFETY: the library is the one just made; it stays loaded.
@@ -123,7 +127,7 @@ impl Kernels {
             }
         }
         if !fresh.is_empty() {
-            self.add(compiler, &text, &fresh);
+            self.add(compiler, "-O0", &text, &fresh);
         }
     }
 
