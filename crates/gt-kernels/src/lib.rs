@@ -4,6 +4,7 @@
 //! Every step can be launched in two ways that give the same bits: by `plain` kernels, which ship compiled and take shapes,
 //! strides and types as run-time data, and by `made` ones, whose text is written for the step.
 
+pub mod attention;
 pub mod launch;
 mod lower;
 mod made;

@@ -92,8 +92,8 @@ pub(crate) fn pack(
     }
 }
 
-const PACK: [&str; 4] = ["gt_pack_1", "gt_pack_2", "gt_pack_4", "gt_pack_8"];
-const PRODUCT: [&str; 4] = ["gt_int_matmul_1", "gt_int_matmul_2", "gt_int_matmul_4", "gt_int_matmul_8"];
+const PACK: [&str; 4] = ["gtm_pack_1", "gtm_pack_2", "gtm_pack_4", "gtm_pack_8"];
+const PRODUCT: [&str; 4] = ["gtm_integers_1", "gtm_integers_2", "gtm_integers_4", "gtm_integers_8"];
 
 fn by_size(dtype: DType, names: [&'static str; 4]) -> &'static str {
     names[dtype.size().trailing_zeros() as usize]

@@ -1,7 +1,7 @@
 // What matrix products need besides the library: operands brought into an order it takes, and products of integers.
 // Parameters are structures whose every field is eight bytes.
 
-struct GtPack {
+struct GtmPack {
     const char *from; // Null writes zeros.
     long long start;
     char *to;
@@ -12,7 +12,7 @@ struct GtPack {
 };
 
 // Copies `count` elements, shown by a map of eight dimensions, one after another.
-template <typename T> static __device__ void gt_pack(const GtPack &p) {
+template <typename T> static __device__ void gtm_pack(const GtmPack &p) {
     const T *from = (const T *)p.from;
     T *to = (T *)(p.to + p.skip);
     long long step = (long long)gridDim.x * blockDim.x;
@@ -30,24 +30,24 @@ template <typename T> static __device__ void gt_pack(const GtPack &p) {
     }
 }
 
-extern "C" __global__ void gt_pack_1(GtPack p) { gt_pack<unsigned char>(p); }
-extern "C" __global__ void gt_pack_2(GtPack p) { gt_pack<unsigned short>(p); }
-extern "C" __global__ void gt_pack_4(GtPack p) { gt_pack<unsigned int>(p); }
-extern "C" __global__ void gt_pack_8(GtPack p) { gt_pack<unsigned long long>(p); }
+extern "C" __global__ void gtm_pack_1(GtmPack p) { gtm_pack<unsigned char>(p); }
+extern "C" __global__ void gtm_pack_2(GtmPack p) { gtm_pack<unsigned short>(p); }
+extern "C" __global__ void gtm_pack_4(GtmPack p) { gtm_pack<unsigned int>(p); }
+extern "C" __global__ void gtm_pack_8(GtmPack p) { gtm_pack<unsigned long long>(p); }
 
-struct GtSide {
+struct GtmSide {
     const char *at;
     long long start, batch, row, col;
 };
 
-struct GtIntMatmul {
-    GtSide a, b, bias; // No bias where its address is null.
+struct GtmIntegers {
+    GtmSide a, b, bias; // No bias where its address is null.
     char *out;
     long long m, n, k, batches;
 };
 
 // One 16 x 16 tile of a product of integers, which wrap around: signs do not matter to the bits that are kept.
-template <typename T> static __device__ void gt_int_matmul(const GtIntMatmul &p) {
+template <typename T> static __device__ void gtm_integers(const GtmIntegers &p) {
     __shared__ T left[16][17], right[16][17];
     int x = threadIdx.x & 15, y = threadIdx.x >> 4;
     long long tiles = (p.n + 15) / 16;
@@ -78,7 +78,7 @@ template <typename T> static __device__ void gt_int_matmul(const GtIntMatmul &p)
     }
 }
 
-extern "C" __global__ void gt_int_matmul_1(GtIntMatmul p) { gt_int_matmul<unsigned char>(p); }
-extern "C" __global__ void gt_int_matmul_2(GtIntMatmul p) { gt_int_matmul<unsigned short>(p); }
-extern "C" __global__ void gt_int_matmul_4(GtIntMatmul p) { gt_int_matmul<unsigned int>(p); }
-extern "C" __global__ void gt_int_matmul_8(GtIntMatmul p) { gt_int_matmul<unsigned long long>(p); }
+extern "C" __global__ void gtm_integers_1(GtmIntegers p) { gtm_integers<unsigned char>(p); }
+extern "C" __global__ void gtm_integers_2(GtmIntegers p) { gtm_integers<unsigned short>(p); }
+extern "C" __global__ void gtm_integers_4(GtmIntegers p) { gtm_integers<unsigned int>(p); }
+extern "C" __global__ void gtm_integers_8(GtmIntegers p) { gtm_integers<unsigned long long>(p); }

@@ -47,7 +47,7 @@ fn offset(address: i64, elements: i64) -> u64 {
     (address + elements * 4) as u64
 }
 
-/// `gt_pack_4`.
+/// `gtm_pack_4`.
 fn play_pack(memory: &mut Memory, p: &[i64]) {
     for i in 0..p[3] {
         let (mut rest, mut at) = (i, p[1]);
@@ -60,7 +60,7 @@ fn play_pack(memory: &mut Memory, p: &[i64]) {
     }
 }
 
-/// `gt_int_matmul_4`, on numbers small enough to be floats as well.
+/// `gtm_integers_4`, on numbers small enough to be floats as well.
 fn play_integers(memory: &mut Memory, p: &[i64]) {
     let &[m, n, k, batches] = &p[16..20] else { panic!("{p:?}") };
     for b in 0..batches {
@@ -179,8 +179,8 @@ fn check(seed: u64, dtype: DType, how: Pack) {
         let Function::Plain(name) = launch.function else { panic!("made for a plan") };
         let p = fields(launch, &addresses, &slots, Memory::address(4));
         match name {
-            "gt_pack_4" => play_pack(&mut memory, &p),
-            "gt_int_matmul_4" => play_integers(&mut memory, &p),
+            "gtm_pack_4" => play_pack(&mut memory, &p),
+            "gtm_integers_4" => play_integers(&mut memory, &p),
             other => panic!("no such kernel: {other}"),
         }
     }
