@@ -34,12 +34,17 @@ pub const PLAIN: &str = concat!(
     include_str!("cuda/index.cu"),
     include_str!("cuda/lines.cu"),
     include_str!("matmul_plain.cu"),
+    include_str!("attention_parts.cu"),
+    include_str!("attention_plain.cu"),
 );
 
 /// The launches of a step by plain kernels.
 pub fn plain(step: usize, plan: &Plan) -> Launches {
     match &plan.steps[step].work {
         Work::Kernel(kernel) => plain::kernel(kernel, plan),
+        work @ (Work::Attention(_) | Work::AttentionGrad(_)) => {
+            attention::plain(work, plan).unwrap_or_default()
+        }
         _ => works::launches(step, plan),
     }
 }
@@ -48,7 +53,7 @@ pub fn plain(step: usize, plan: &Plan) -> Launches {
 pub fn made(step: usize, plan: &Plan) -> Option<Launches> {
     match &plan.steps[step].work {
         Work::Kernel(kernel) => made::kernel(kernel, plan),
-        _ => None,
+        work => attention::made(work, plan),
     }
 }
 

@@ -56,6 +56,7 @@ fn takes(op: &Op, x: &Ty) -> bool {
         Op::Softmax { dim } | Op::LogSoftmax { dim } => {
             dim + 1 < x.shape.len() || x.shape.last().is_some_and(|&n| n > LONGEST_ROW)
         }
+        Op::Attention { .. } | Op::AttentionGrad { .. } => x.dtype.is_float(),
         _ => false,
     }
 }
