@@ -106,7 +106,7 @@ impl Sizes {
         let storage = Storage { bytes: 0, place: Place::Input(0), reuse: None };
         Plan {
             storages: vec![storage; 9],
-            steps: works.into_iter().map(|work| Step { instr: 0, work }).collect(),
+            steps: works.into_iter().map(|work| Step { instr: 0, fused: Default::default(), work }).collect(),
             outs: vec![],
             arena: 0,
         }
