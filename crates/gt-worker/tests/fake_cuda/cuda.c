@@ -99,6 +99,7 @@ static R put(Stream *s, Op op) {
 }
 
 R cuInit(unsigned f) { return OK; }
+R cuDriverGetVersion(int *v) { *v = 13000; return OK; }
 R cuGetErrorName(R r, const char **s) { *s = r == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR"; return OK; }
 R cuGetErrorString(R r, const char **s) { *s = "an error of the fake driver"; return OK; }
 R cuDeviceGetCount(int *n) { *n = 1; return OK; }
