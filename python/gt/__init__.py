@@ -245,10 +245,41 @@ from gt.composed.info import compile, finfo, iinfo  # noqa: E402
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gt import autograd, backends, client, cuda, debug, linalg, nn, optim, serialization, utils
+    from gt import autograd, backends, client, cuda, debug, launch, linalg, nn, optim, serialization, signal, utils
     from gt.serialization import load, save
+    from gt.signal.config import (
+        Config,
+        ShardConfig,
+        SignalConfig,
+        get_config,
+        get_signal_config,
+        load_config,
+        register_config,
+    )
 
-_LAZY = {"autograd", "backends", "client", "cuda", "debug", "linalg", "nn", "optim", "serialization", "utils"}
+_LAZY = {
+    "autograd",
+    "backends",
+    "client",
+    "cuda",
+    "debug",
+    "launch",
+    "linalg",
+    "nn",
+    "optim",
+    "serialization",
+    "signal",
+    "utils",
+}
+_CONFIG = {
+    "Config",
+    "ShardConfig",
+    "SignalConfig",
+    "get_config",
+    "get_signal_config",
+    "load_config",
+    "register_config",
+}
 
 
 def __getattr__(name):
@@ -259,6 +290,8 @@ def __getattr__(name):
     if name in ("load", "save"):
         # Not imported before it is needed: NumPy would take most of the time of `import gt`.
         return getattr(import_module("gt.serialization"), name)
+    if name in _CONFIG:
+        return getattr(import_module("gt.signal.config"), name)
     raise AttributeError(f"module 'gt' has no attribute '{name}'")
 
 

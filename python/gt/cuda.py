@@ -1,5 +1,5 @@
-"""CUDA as PyTorch programs ask about it, answered by the workers. Which GPU a tensor lies on is theirs to choose: devices
-are carried by tensors and mean nothing for that. Device numbers below count the workers that have a GPU."""
+"""CUDA as PyTorch programs ask about it, answered by the workers. Which GPU a tensor lies on is theirs to choose:
+devices are carried by tensors and mean nothing for that. Device numbers below count the workers that have a GPU."""
 
 from gt._gt import _stats, synchronize
 

@@ -76,6 +76,8 @@ impl Num {
 pub struct Step {
     /// The (last) instruction it does.
     pub instr: u32,
+    /// The other instructions whose work is fused into it, for whoever asks where time went.
+    pub fused: Vec<u32>,
     pub work: Work,
 }
 
@@ -287,7 +289,7 @@ pub enum Source {
 }
 
 /// One instruction of a kernel. Its result is rounded to `dtype`.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Code {
     pub calc: Calc,
     pub dtype: DType,

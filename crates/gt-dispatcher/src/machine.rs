@@ -4,9 +4,11 @@ mod checked;
 mod invariants;
 mod log;
 mod message;
+mod observe;
 mod pool;
 mod report;
 mod session;
+mod signals;
 mod stats;
 
 pub use session::{Session, Tensor};
@@ -17,6 +19,7 @@ use gt_net::msg::{
     ClientMsg, SessionId, SessionMsg, SessionWelcome, WorkerCmd, WorkerId, WorkerInfo, WorkerMsg,
 };
 use log::Log;
+use observe::Observers;
 use pool::Pool;
 use stats::Asks;
 use std::collections::BTreeMap;
@@ -124,6 +127,7 @@ pub struct Machine {
     checked: Checked,
     asks: Asks,
     log: Log,
+    observers: Observers,
     /// Something waits for time to pass.
     wants_tick: bool,
 }
@@ -148,6 +152,7 @@ impl Machine {
             pool: Pool::default(),
             checked: Checked::default(),
             asks: Asks::default(),
+            observers: Observers::default(),
             wants_tick: false,
         }
     }
@@ -177,6 +182,9 @@ impl Machine {
             }
             Event::Client(session, ClientMsg::Bye) => self.end(now_ms, session, "goodbye", out),
             Event::Client(session, ClientMsg::Stats { req }) => self.ask_stats(now_ms, session, req, out),
+            Event::Client(id, ClientMsg::Watch { scope, detail, every_ms }) => {
+                self.watch(now_ms, id, scope, detail, every_ms, out)
+            }
             Event::Client(id, message) => {
                 self.with_session(now_ms, id, out, |session, cx| session.message(message, cx))
             }
@@ -186,6 +194,14 @@ impl Machine {
             Event::WorkerGone { worker, reason } => self.worker_gone(now_ms, worker, &reason, out),
             Event::Tick => self.tick(now_ms, out),
         }
+        if self.log.is_full() {
+            self.flush_traces(out);
+        }
+    }
+
+    /// The time of the next step in microseconds, for the log.
+    pub fn clock(&mut self, now_us: u64) {
+        self.log.clock(now_us);
     }
 
     /// True if a `Tick` within the next 100 ms or so would be of use.
@@ -240,6 +256,7 @@ impl Machine {
     fn end(&mut self, now: u64, id: SessionId, why: &str, out: &mut Vec<Action>) {
         let Some(mut session) = self.sessions.remove(&id) else { return };
         self.asks.forget(id);
+        self.unwatch(id, out);
         let (_, mut cx) = self.split(now, out);
         session.end(&mut cx);
         session.note(&mut cx, "DISCONNECT", None, "Session", 0, || why.to_string());
@@ -250,6 +267,7 @@ impl Machine {
             format!("{} on {}, {} threads", info.backend, info.device, info.threads)
         });
         self.pool.add(worker, info);
+        self.watch_worker(worker, out);
         let waiting: Vec<_> = self.sessions.values().filter(|s| s.is_held()).map(|s| s.id).collect();
         for id in waiting {
             self.with_session(now, id, out, |session, cx| session.release(cx));
@@ -274,6 +292,8 @@ impl Machine {
                 s.worker_lines(cx, lines);
                 Ok(())
             }),
+            WorkerMsg::Gauge(gauge) => self.gauge(worker, *gauge),
+            WorkerMsg::Events { now_us, events } => self.events(now, worker, now_us, events, out),
             WorkerMsg::Stats { req, stats } => {
                 if let Some(ask) = self.asks.answered(req, worker, stats) {
                     self.answer_stats(ask, out);
@@ -284,6 +304,8 @@ impl Machine {
 
     fn worker_gone(&mut self, now: u64, worker: WorkerId, reason: &str, out: &mut Vec<Action>) {
         let Some(lost) = self.pool.remove(worker) else { return };
+        self.forget_worker(worker);
+        self.log.trouble(now, &lost.info.name, format!("lost: {reason}"));
         self.log.line(now, out, "DISCONNECT", &format!("WORKER {}", lost.info.name), "Worker", 0, || {
             reason.to_string()
         });
@@ -308,5 +330,6 @@ impl Machine {
             self.answer_stats(ask, out);
         }
         self.wants_tick |= !self.asks.is_empty();
+        self.tick_observers(now, out);
     }
 }

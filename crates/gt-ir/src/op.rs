@@ -162,6 +162,9 @@ pub enum Op {
     Adam { decoupled: bool, amsgrad: bool, maximize: bool, decay: bool },
 }
 
+/// More tiles than this and their starts are slots.
+const MAX_TILES: usize = 4;
+
 /// How many numbers come before the tensors of an SGD step.
 pub const SGD_NUMBERS: usize = 4;
 /// How many numbers come before the tensors of an Adam step.
@@ -240,12 +243,31 @@ impl Op {
 
     /// True if operand `i`, a number, is a slot from the start (C4): its value never enters the plan key.
     pub fn slot_arg(&self, i: usize) -> bool {
+        matches!(self, Op::Random { .. } | Op::Data { .. }) || self.start_arg(i)
+    }
+
+    /// True if operand `i` is where a slice starts: a slot, or structure where `is_tile` says so.
+    pub fn start_arg(&self, i: usize) -> bool {
         match self {
-            Op::Random { .. } | Op::Data { .. } => true,
             Op::View(View::Slice { .. }) => i == 1,
             Op::Put { .. } => i >= 2,
             _ => false,
         }
+    }
+
+    /// True if a slice of an operand of `shape`, or a put into it, that starts at `start` is one of few tiles of the
+    /// last dimension: the halves of rotary embeddings and gates, the parts of a fused projection. Such a start is
+    /// structure, so that the compiler sees which elements it shows.
+    pub fn is_tile(&self, shape: &Shape, start: i64) -> bool {
+        let view = match self {
+            Op::View(view) => view,
+            Op::Put { path } if path.len() == 1 => &path[0],
+            _ => return false,
+        };
+        let View::Slice { dim, len, step: 1 } = view else { return false };
+        let (Some(&size), Ok(start)) = (shape.last(), usize::try_from(start)) else { return false };
+        let tiles = *len > 1 && size % len == 0 && size / len <= MAX_TILES;
+        dim + 1 == shape.len() && tiles && start % len == 0 && start < size
     }
 
     /// True if a number as operand `i` may become a slot when it comes back changed (C4). Exponents and fills
@@ -255,6 +277,7 @@ impl Op {
             Op::Binary(Binary::Pow) => i == 0,
             Op::Binary(_) | Op::Where => true,
             Op::Scatter { .. } | Op::Put { .. } => true,
+            Op::View(View::Slice { .. }) => i == 1,
             Op::Attention { .. } | Op::AttentionGrad { .. } | Op::Sgd { .. } | Op::Adam { .. } => true,
             _ => false,
         }

@@ -13,6 +13,9 @@ use gt_ir::DType;
 /// The text of the plain kernels, a part of all plain ones.
 pub const PLAIN: &str = concat!(include_str!("attention_parts.cu"), include_str!("attention_plain.cu"));
 const HALF: &str = concat!(include_str!("attention_parts.cu"), include_str!("attention_half.cu"));
+const FULL: &str = concat!(include_str!("attention_parts.cu"), include_str!("attention_full.cu"));
+/// The most shared memory of a block on every device with tensor cores for bf16.
+const SHARED: usize = 99 << 10;
 
 /// The launches of an attention step by kernels that ship with the program, `None` for other steps.
 pub fn plain(work: &Work, plan: &Plan) -> Option<Launches> {
@@ -33,7 +36,7 @@ pub fn made(work: &Work, plan: &Plan) -> Option<Launches> {
         Work::AttentionGrad(a) => {
             let problem = Problem::backward(a, plan);
             // Wide heads have room for the sums of keys or of values, not both.
-            match problem.wide() {
+            match problem.wide() && problem.is_half() {
                 true => problem.made(&[Part::Dq, Part::Dk, Part::Dv]),
                 false => problem.made(&[Part::Dq, Part::Dkv]),
             }
@@ -256,6 +259,10 @@ impl<'a> Problem<'a> {
         Launches { list, scratch: self.scratch(), zeroed: 0 }
     }
 
+    fn is_half(&self) -> bool {
+        matches!(self.dtype, DType::F16 | DType::BF16)
+    }
+
     /// True if a head is wider than two results of it fit in registers.
     fn wide(&self) -> bool {
         self.d.max(self.e) > 128
@@ -267,10 +274,7 @@ impl<'a> Problem<'a> {
         if self.d.min(self.e) == 0 || most > 256 || self.key_heads == 0 {
             return None;
         }
-        let make = match self.dtype {
-            DType::F16 | DType::BF16 => Problem::half,
-            _ => return None,
-        };
+        let make = if self.is_half() { Problem::half } else { Problem::full };
         let mut list = Vec::new();
         for call in &self.calls {
             for &part in parts {
@@ -323,7 +327,6 @@ impl<'a> Problem<'a> {
         let tile = warps * m * 16;
         let vec = self.aligned && self.d.is_multiple_of(8) && self.e.is_multiple_of(8);
         let (h, suffix) = if self.dtype == DType::F16 { ("GtaF16", "f16") } else { ("GtaBF16", "bf16") };
-        let (causal, mask) = (self.causal, self.mask_kind());
         let sizes = format!("{d}, {}, {e}, {}, {warps}", self.d, self.e);
         let row = |w: usize| 2 * if w.is_multiple_of(64) { w } else { w + 8 };
         let (own, passing) = (tile * (row(d) + row(e)), 2 * other * (row(d) + row(e)));
@@ -337,15 +340,64 @@ impl<'a> Problem<'a> {
                 (format!("gta_half_dkv<{h}, {sizes}, {other}, {dk}, {dv}"), own + passing + 16 * other)
             }
         };
-        let kind = format!("{part:?}").to_lowercase();
-        let shape = format!("{}_{}_{tile}_{other}", self.d, self.e);
-        let name = format!("gta_{kind}_{suffix}_{shape}_{}{}{mask}", vec as u8, causal as u8);
-        let threads = 32 * warps as u32;
+        let name = self.name(part, suffix, &format!("{tile}_{other}"), vec);
+        self.kernel(HALF, name, &function, vec, tile, 32 * warps, shared)
+    }
+
+    /// A kernel in the arithmetic of the type itself.
+    fn full(&self, part: Part) -> Kernel {
+        let (d, e) = (self.d.next_multiple_of(16), self.e.next_multiple_of(16));
+        let (size, t) = if self.dtype == DType::F64 { (8, "double") } else { (4, "float") };
+        let pitch = |w: usize| w * size + 16;
+        let (sums, kept, count, len) = match part {
+            Part::Forward => (e, pitch(d), self.heads, self.rows),
+            Part::Dq => (d, pitch(d) + pitch(e), self.heads, self.rows),
+            Part::Dkv | Part::Dk | Part::Dv => (d + e, pitch(d) + pitch(e), self.key_heads, self.cols),
+        };
+        let shared =
+            |rm: usize, rn: usize| 8 * rm * kept + 16 * rn * (pitch(d) + pitch(e)) + 8 * rm * pitch(16 * rn);
+        // Sums stay in registers: at most 64 words of a thread.
+        let fits = |rm: usize, rn: usize| rm * sums * size / 64 <= 64 && shared(rm, rn) <= SHARED;
+        let choices = [(8, 4), (8, 2), (4, 4), (4, 2), (2, 4), (2, 2), (2, 1), (1, 1)];
+        let mut usable = choices.into_iter().filter(|&(rm, rn)| fits(rm, rn));
+        let busy = usable.clone().find(|&(rm, _)| self.busy(count, len, 8 * rm));
+        // Where nothing is enough, the smallest tiles of rows.
+        let few = usable.clone().filter(|&(rm, _)| rm <= 2).max_by_key(|&(rm, rn)| (rm, rn));
+        let (rm, rn) = busy.or(few).or(usable.next()).unwrap_or((1, 1));
+        let what = match part {
+            Part::Forward => "forward",
+            Part::Dq => "dq",
+            Part::Dkv | Part::Dk | Part::Dv => "dkv",
+        };
+        let function = format!("gta_full_{what}<{t}, {d}, {}, {e}, {}, {rm}, {rn}", self.d, self.e);
+        let vec = self.aligned && [self.d, self.e].iter().all(|n| (n * size).is_multiple_of(16));
+        let name = self.name(part, t, &format!("{}_{}", 8 * rm, 16 * rn), vec);
+        self.kernel(FULL, name, &function, vec, 8 * rm, 128, shared(rm, rn))
+    }
+
+    /// A name that says all the text depends on.
+    fn name(&self, part: Part, t: &str, tiles: &str, vec: bool) -> String {
+        let part = format!("{part:?}").to_lowercase();
+        let kind = format!("{}{}{}", vec as u8, self.causal as u8, self.mask_kind());
+        format!("gta_{part}_{t}_{}_{}_{tiles}_{kind}", self.d, self.e)
+    }
+
+    fn kernel(
+        &self,
+        parts: &str,
+        name: String,
+        function: &str,
+        vec: bool,
+        tile: usize,
+        threads: usize,
+        shared: usize,
+    ) -> Kernel {
+        let rest = format!("{vec}, {}, {}", self.causal, self.mask_kind());
         let text = format!(
-            "{HALF}extern \"C\" __global__ void __launch_bounds__({threads}) {name}(GtaParams p) {{\n    \
-             {function}, {vec}, {causal}, {mask}>(p);\n}}\n"
+            "{parts}extern \"C\" __global__ void __launch_bounds__({threads}) {name}(GtaParams p) {{\n    \
+             {function}, {rest}>(p);\n}}\n"
         );
-        Kernel { name, text, tile, threads, shared }
+        Kernel { name, text, tile, threads: threads as u32, shared }
     }
 }
 

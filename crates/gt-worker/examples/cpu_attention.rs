@@ -86,6 +86,7 @@ fn main() {
             instrs: steps.into_iter().map(|(op, args)| Instr { op, args: args.into() }).collect(),
             outs: vec![6],
             slots: 0,
+            ..Default::default()
         });
         let plan = backend
             .compile(&structure, &structure.check().expect("well formed"), Effort::Quick)

@@ -22,6 +22,7 @@ fn structure(inputs: &[Ty], op: Op, args: Vec<Arg>, slots: u32) -> Arc<Structure
         instrs: vec![Instr { op, args: args.into() }],
         outs: vec![inputs.len() as u32],
         slots,
+        ..Default::default()
     })
 }
 

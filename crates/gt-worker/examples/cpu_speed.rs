@@ -41,6 +41,7 @@ fn structure(inputs: &[Ty], instrs: Vec<(Op, Vec<Arg>)>, outs: Vec<u32>, slots: 
         instrs: instrs.into_iter().map(|(op, args)| Instr { op, args: args.into() }).collect(),
         outs,
         slots,
+        ..Default::default()
     })
 }
 
@@ -267,6 +268,7 @@ fn main() {
         instrs: vec![Instr { op: Op::Put { path }, args: vec![v(0), v(1), Arg::Slot(0)].into() }],
         outs: vec![2],
         slots: 1,
+        ..Default::default()
     };
     if b.wants("put") {
         let put = Arc::new(put);

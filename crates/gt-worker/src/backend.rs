@@ -1,8 +1,11 @@
 //! What a worker asks of a device. The executor knows only this; `backends/` holds the devices.
 
 use gt_ir::{Error, Result, Slot, Structure, Ty};
+use gt_net::observe::{StepInfo, StepTime};
+use parking_lot::Mutex;
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Dense memory of one tensor on a device.
 pub trait Memory: Send + Sync {
@@ -21,6 +24,40 @@ pub struct PlanError {
     /// The instruction that failed, where that is known.
     pub instr: Option<u32>,
     pub error: Error,
+}
+
+/// Notes when the steps of a run begin and end. Steps may run on several threads.
+pub struct StepClock {
+    start: Instant,
+    times: Mutex<Vec<StepTime>>,
+}
+
+impl StepClock {
+    /// The run begins now.
+    pub fn start() -> StepClock {
+        StepClock { start: Instant::now(), times: Mutex::default() }
+    }
+
+    /// Nanoseconds since the run began.
+    pub fn now(&self) -> u32 {
+        self.start.elapsed().as_nanos().min(u32::MAX as u128) as u32
+    }
+
+    /// A step that began at `start` ends now.
+    pub fn end(&self, step: u32, start: u32) {
+        let took = self.now() - start;
+        self.times.lock().push(StepTime { step, start, took });
+    }
+
+    /// Notes a step whose times were measured elsewhere.
+    pub fn add(&self, time: StepTime) {
+        self.times.lock().push(time);
+    }
+
+    /// What was noted, in the order of ending.
+    pub fn times(self) -> Vec<StepTime> {
+        self.times.into_inner()
+    }
 }
 
 /// How much work goes into a plan. The bits of what it computes are the same (C7).
@@ -45,6 +82,21 @@ pub trait Plan: Send + Sync {
     /// Runs it as `run` does and says how many seconds each step took; empty where that cannot be told.
     fn profile(&self, _inputs: &mut Vec<Buffer>, _slots: &[Slot]) -> Result<Vec<(String, f64)>, PlanError> {
         Ok(Vec::new())
+    }
+
+    /// Runs it as `run` does and notes when each step ran; nothing where that cannot be told.
+    fn run_timed(
+        &self,
+        inputs: &mut Vec<Buffer>,
+        slots: &[Slot],
+        _clock: &StepClock,
+    ) -> Result<Vec<Buffer>, PlanError> {
+        self.run(inputs, slots)
+    }
+
+    /// The steps that `run_timed` speaks of.
+    fn steps(&self) -> Vec<StepInfo> {
+        Vec::new()
     }
 
     /// Bytes it needs beyond its inputs, known before it runs.

@@ -86,5 +86,5 @@ fn without(
     }
     let inputs = s.inputs.iter().map(|i| Input { ty: i.ty.clone(), dies: false }).collect();
     let live = outs.iter().map(|&k| number[s.outs[k] as usize]).collect();
-    Some((Structure { inputs, instrs, outs: live, slots: s.slots }, kept, outs))
+    Some((Structure { inputs, instrs, outs: live, slots: s.slots, ..Default::default() }, kept, outs))
 }

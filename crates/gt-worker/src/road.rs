@@ -12,6 +12,7 @@ use gt_net::relay::PIECE;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use std::time::Instant;
 
 /// How long a promised value is kept for its client, and early bytes for the dispatcher's word.
 const KEPT_MS: u64 = 120_000;
@@ -26,6 +27,7 @@ pub(crate) enum Job {
     Stats {
         req: u64,
     },
+    Gauge,
     Stop,
 }
 
@@ -45,9 +47,11 @@ pub(crate) fn run(core: &Core, jobs: &Receiver<Job>) {
         match job {
             Job::Stop => return,
             Job::Carry(word) => core.carry(&word),
+            Job::Gauge => (core.say)(WorkerMsg::Gauge(Box::new(core.gauge()))),
             Job::Stats { req } => (core.say)(WorkerMsg::Stats { req, stats: core.stats() }),
             Job::Send(parcel) => {
                 let Parcel { session, tensor, goal, to, what } = *parcel;
+                let (start, bytes) = (Instant::now(), what.as_ref().map_or(0, |(_, b)| b.bytes() as u64));
                 let result = what.and_then(|(_, buffer)| match (core.relays.get(), goal) {
                     // The server asks for the pieces when the way is free.
                     (Some(relays), None) if buffer.bytes() > PIECE => {
@@ -57,7 +61,11 @@ pub(crate) fn run(core: &Core, jobs: &Receiver<Job>) {
                     }
                     _ => send(core, &roads, to, buffer),
                 });
+                if result.is_ok() {
+                    core.carried(session, tensor, bytes, false, start);
+                }
                 (core.say)(WorkerMsg::Moved { session, tensor, goal, result });
+                core.tell_if_due();
             }
         }
     }
@@ -216,6 +224,8 @@ impl BulkStore for Store {
             return Ok(());
         };
         drop(state);
+        let start = Instant::now();
+        core.carried(session, tensor, ty.bytes() as u64, true, start);
         let entry = match core.to_device(session, &ty, HostBytes::Shared(Box::new(Arrived(bytes)))) {
             Ok(buffer) => Entry::Here { ty, buffer },
             Err(error) => Entry::Poisoned(lost(error)),
@@ -229,6 +239,8 @@ impl BulkStore for Store {
     fn get(&self, ticket: &Ticket) -> Result<BulkBytes, String> {
         let promised = self.0.state.lock().promised.remove(&ticket.nonce);
         let promised = promised.ok_or_else(|| format!("tensor {} was not promised", ticket.tensor))?;
+        let bytes = promised.buffer.bytes() as u64;
+        self.0.carried(promised.session, promised.tensor, bytes, false, Instant::now());
         if self.0.config.backend.host_bytes(&promised.buffer).is_some() {
             let lying = Lying { core: self.0.clone(), buffer: promised.buffer };
             return Ok(BulkBytes::Held(Arc::new(lying)));

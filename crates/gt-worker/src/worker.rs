@@ -8,6 +8,7 @@ use crate::relay::Relays;
 use crate::road::{self, Job, Parcel};
 use crate::sequences::Sequences;
 use crate::table::{Entry, Item, SessionTable, Watch};
+use crate::watched::{Carriage, Watched};
 use gt_ir::{TensorId, Ty};
 use gt_net::bulk::{BulkBytes, Endpoint, TicketKey};
 use gt_net::compiling::Compiling;
@@ -18,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 /// What a worker is made of.
 #[derive(Clone)]
@@ -58,6 +60,9 @@ pub(crate) struct Core {
     pub sequences: Arc<Mutex<Sequences>>,
     /// Where batches end whose work is only queued, by session.
     pub finishers: Mutex<HashMap<SessionId, Finisher>>,
+    pub carriage: Carriage,
+    /// The worker's clock begins here.
+    pub started: Instant,
 }
 
 #[derive(Default)]
@@ -75,6 +80,7 @@ pub(crate) struct State {
     pub turn: u64,
     pub stop: bool,
     pub counters: Counters,
+    pub watched: Watched,
 }
 
 pub(crate) struct Upload {
@@ -127,6 +133,8 @@ impl Worker {
             relays: OnceLock::new(),
             sequences: Arc::default(),
             finishers: Mutex::default(),
+            carriage: Carriage::default(),
+            started: Instant::now(),
         });
         let (running, moving) = (core.clone(), core.clone());
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
@@ -242,6 +250,17 @@ impl Core {
                 }
             }
             WorkerCmd::Watch { session, work, plans } => state.session(session).watch = Watch { work, plans },
+            WorkerCmd::Observe { session: Some(session), detail } => {
+                state.session(session).detail = detail;
+                let all = state.watched.all;
+                state.watched.watch(all);
+            }
+            WorkerCmd::Observe { session: None, detail } => state.watched.watch(detail),
+            WorkerCmd::Gauge => {
+                drop(state);
+                let _ = self.jobs.lock().send(Job::Gauge);
+                return;
+            }
             WorkerCmd::Compile { session, how } => state.session(session).compiling = how,
             WorkerCmd::End { session } => {
                 let table = state.sessions.remove(&session);

@@ -167,16 +167,21 @@ fn fusion_and_threads_never_change_a_bit() {
     let fused = CpuBackend::new(Some(1));
     let threads = CpuBackend::new(Some(3));
     let unfused = CpuBackend::with_options(Some(1), CompileOptions { fuse: false, ..Default::default() });
+    // All that a device may ask the compiler for.
+    let wild =
+        CompileOptions { again: 8, free_math: true, one_hot: true, least_run: 1, ..Default::default() };
+    let wild = CpuBackend::with_options(Some(1), wild);
     programs(40, |seed, p| {
         let differ = |p: &RandomProgram| {
             let structure = Arc::new(p.structure.clone());
-            let both = [&fused, &unfused].map(|b| run(b, &structure, &p.inputs, &p.slots).unwrap());
-            (both[0] != both[1]).then_some(both)
+            let [a, b, c] =
+                [&fused, &unfused, &wild].map(|b| run(b, &structure, &p.inputs, &p.slots).unwrap());
+            a != b || a != c
         };
-        if differ(&p).is_some() {
-            let small = p.shrunk(|p| differ(p).is_some());
+        if differ(&p) {
+            let small = p.shrunk(differ);
             let structure = Arc::new(small.structure.clone());
-            let plan = fused.compile(&structure, &structure.check().unwrap(), Effort::Quick).unwrap();
+            let plan = wild.compile(&structure, &structure.check().unwrap(), Effort::Quick).unwrap();
             panic!(
                 "program {seed} differs fused and unfused; made smaller\n{}\n{}",
                 small.text(),
@@ -212,6 +217,7 @@ fn structure(
         instrs: instrs.into_iter().map(|(op, args)| Instr { op, args: args.into() }).collect(),
         outs,
         slots,
+        ..Default::default()
     })
 }
 
@@ -445,6 +451,7 @@ fn shared_right_sides_change_no_bit() {
                 }],
                 outs: vec![2],
                 slots: 0,
+                ..Default::default()
             };
             run(&backend, &Arc::new(s), &inputs, &[]).unwrap()
         };

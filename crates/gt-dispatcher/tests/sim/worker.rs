@@ -7,6 +7,7 @@ use gt_net::msg::{
     Batch, Failure, Fetch, Payload, Prefix, Run, SessionId, Value, WorkerCmd, WorkerId, WorkerInfo,
     WorkerMsg, WorkerStats,
 };
+use gt_net::observe::{Carried, Detail, WorkEvent};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -204,6 +205,14 @@ impl Worker {
                 }
             }
             WorkerCmd::Watch { .. } | WorkerCmd::Compile { .. } => {}
+            WorkerCmd::Observe { session, detail } => {
+                let session = session.unwrap_or(SessionId(rng.below(8) as u64));
+                if detail >= Detail::Programs {
+                    let events = vec![carried(session, rng.below(100) as u64)];
+                    said.push_back(WorkerMsg::Events { now_us: rng.below(1000) as u64, events });
+                }
+            }
+            WorkerCmd::Gauge => said.push_back(WorkerMsg::Gauge(Box::default())),
             WorkerCmd::End { session } => {
                 self.sessions.remove(&session);
                 self.early.retain(|(s, _), _| *s != session);
@@ -376,4 +385,9 @@ impl Table {
             }
         }
     }
+}
+
+/// Something to tell those who watch.
+fn carried(session: SessionId, bytes: u64) -> WorkEvent {
+    WorkEvent::Carried(Carried { session, tensor: 1, bytes, inward: true, start_us: 1, took_us: 2 })
 }

@@ -186,7 +186,11 @@ impl Maker {
                     continue;
                 }
                 Given::Num(x) => {
-                    if !(op.slot_arg(i) || op.may_become_slot(i) && self.rng.one_in(3)) {
+                    let tile = op.start_arg(i)
+                        && matches!(args.first(), Some(Arg::Value(v))
+                            if op.is_tile(&self.values[*v as usize].ty.shape, x.as_i64()));
+                    let slot = op.slot_arg(i) && !tile || op.may_become_slot(i) && self.rng.one_in(3);
+                    if !slot {
                         args.push(Arg::Const(x));
                         continue;
                     }

@@ -63,7 +63,7 @@ fn wide_heads_are_right_in_parts() {
 #[test]
 fn halves_are_right_at_every_size_of_a_head() {
     for (i, d) in [16, 24, 32, 48, 64, 80, 128].into_iter().enumerate() {
-        let dtype = if i % 2 == 0 { DType::BF16 } else { DType::F16 };
+        let dtype = if i.is_multiple_of(2) { DType::BF16 } else { DType::F16 };
         let b = Case { d, e: d, rows: 70, cols: 70, batch: vec![], ..base(dtype) };
         both(&[Case { causal: i % 3 == 0, ..b }], Kernels::Made);
     }
@@ -99,5 +99,29 @@ fn wide_halves_are_right() {
 fn large_tiles_are_right() {
     // Enough heads that the largest tiles are taken.
     let b = Case { batch: vec![8], heads: 16, key_heads: 16, rows: 130, cols: 130, ..base(DType::BF16) };
+    both(&[Case { causal: true, ..b }], Kernels::Made);
+}
+
+#[test]
+fn singles_and_doubles_are_right() {
+    for dtype in [DType::F32, DType::F64] {
+        let b = Case { batch: vec![], ..base(dtype) };
+        let cases = [
+            Case { causal: true, heads: 4, key_heads: 2, ..b.clone() },
+            Case { rows: 5, cols: 131, d: 16, e: 32, ..b.clone() },
+            Case { rows: 70, cols: 20, d: 20, e: 7, causal: true, ..b.clone() },
+            Case { rows: 20, cols: 90, causal: true, shifted: 1, ..b.clone() },
+            Case { rows: 20, cols: 30, mask: Mask::Bool, ..b.clone() },
+            Case { rows: 20, cols: 30, mask: Mask::Added, strided: true, batch: vec![2, 2], ..b.clone() },
+            Case { rows: 20, cols: 30, d: 128, e: 128, heads: 1, ..b.clone() },
+            Case { rows: 20, cols: 30, d: 256, e: 256, heads: 1, ..b.clone() },
+        ];
+        both(&cases, Kernels::Made);
+    }
+}
+
+#[test]
+fn large_tiles_of_singles_are_right() {
+    let b = Case { batch: vec![8], heads: 16, key_heads: 16, rows: 130, cols: 130, ..base(DType::F32) };
     both(&[Case { causal: true, ..b }], Kernels::Made);
 }

@@ -265,7 +265,7 @@ pub fn check(c: &Case, kernels: Kernels, backward: bool) {
     let mask = c.mask().map(|(dtype, map)| {
         // The first row sees nothing where the mask says so.
         let cols = c.cols.max(1);
-        let hidden = |i: usize| i / cols % c.rows == 0;
+        let hidden = |i: usize| (i / cols).is_multiple_of(c.rows);
         Array::new(6, dtype, &score_shape, map, |i| match dtype {
             DType::Bool => (!hidden(i) && next(i) > -0.3) as u8 as f64,
             _ if hidden(i) => f64::NEG_INFINITY,
@@ -317,7 +317,7 @@ pub fn check(c: &Case, kernels: Kernels, backward: bool) {
         })),
     };
     let storage = Storage { bytes: 0, place: Place::Input(0), reuse: None };
-    let steps = vec![Step { instr: 0, work }];
+    let steps = vec![Step { instr: 0, fused: Default::default(), work }];
     let plan = Plan { storages: vec![storage; 10], steps, outs: vec![], arena: 0 };
     let launches = match kernels {
         Kernels::Plain => attention::plain(&plan.steps[0].work, &plan),

@@ -7,9 +7,10 @@ use super::memory::{Block, CpuMemory, Pool};
 use super::threads::{Ptr, Threads};
 use super::waves::{Wave, waves};
 use super::{attend, cpu_memory, index, matmul, rows, sort};
-use crate::backend::{Buffer, Plan, PlanError};
+use crate::backend::{Buffer, Plan, PlanError, StepClock};
 use gt_compiler::{Place, Work};
 use gt_ir::{Error, Op, Slot, Structure, philox};
+use gt_net::observe::StepInfo;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -117,10 +118,15 @@ impl CpuPlan {
     }
 
     /// Runs all steps: in order the first time, as waves when the plan has come back.
-    fn steps(&self, bases: Bases) -> Result<(), PlanError> {
+    fn run_steps(&self, bases: Bases, clock: Option<&StepClock>) -> Result<(), PlanError> {
         let alone = |i: usize| {
             let instr = Some(self.plan.steps[i].instr);
-            self.step(i, bases).map_err(|error| PlanError { instr, error })
+            let start = clock.map(StepClock::now);
+            let done = self.step(i, bases).map_err(|error| PlanError { instr, error });
+            if let (Some(clock), Some(start)) = (clock, start) {
+                clock.end(i as u32, start);
+            }
+            done
         };
         let first = self.runs.fetch_add(1, Ordering::Relaxed) == 0;
         if first || self.threads.count() == 1 || self.plan.steps.len() < 3 {
@@ -265,12 +271,17 @@ struct Bound {
     arena: Option<Block>,
 }
 
-impl Plan for CpuPlan {
-    fn run(&self, inputs: &mut Vec<Buffer>, slots: &[Slot]) -> Result<Vec<Buffer>, PlanError> {
+impl CpuPlan {
+    fn run_with(
+        &self,
+        inputs: &mut Vec<Buffer>,
+        slots: &[Slot],
+        clock: Option<&StepClock>,
+    ) -> Result<Vec<Buffer>, PlanError> {
         let mut bound = self.bind(inputs).map_err(|error| PlanError { instr: None, error })?;
         let bases = Bases { ptrs: &bound.ptrs, slots };
         let _awake = self.long.then(|| self.threads.stay_awake());
-        self.steps(bases)?;
+        self.run_steps(bases, clock)?;
         let mut outs: Vec<Buffer> = Vec::with_capacity(self.plan.outs.len());
         for (k, &storage) in self.plan.outs.iter().enumerate() {
             let at = storage as usize;
@@ -287,6 +298,30 @@ impl Plan for CpuPlan {
             outs.push(made);
         }
         Ok(outs)
+    }
+}
+
+impl Plan for CpuPlan {
+    fn run(&self, inputs: &mut Vec<Buffer>, slots: &[Slot]) -> Result<Vec<Buffer>, PlanError> {
+        self.run_with(inputs, slots, None)
+    }
+
+    fn run_timed(
+        &self,
+        inputs: &mut Vec<Buffer>,
+        slots: &[Slot],
+        clock: &StepClock,
+    ) -> Result<Vec<Buffer>, PlanError> {
+        self.run_with(inputs, slots, Some(clock))
+    }
+
+    fn steps(&self) -> Vec<StepInfo> {
+        let info = |step: &gt_compiler::Step| {
+            let mut instrs = vec![step.instr];
+            instrs.extend(&step.fused);
+            StepInfo { name: step.label().into(), family: step.family(&self.structure), instrs }
+        };
+        self.plan.steps.iter().map(info).collect()
     }
 
     fn profile(&self, inputs: &mut Vec<Buffer>, slots: &[Slot]) -> Result<Vec<(String, f64)>, PlanError> {

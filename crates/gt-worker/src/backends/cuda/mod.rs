@@ -45,8 +45,9 @@ const LEFT: u64 = 1 << 30;
 /// Integer uploads up to this size have their bounds looked for.
 const BOUNDED: usize = 64 << 20;
 
-/// Longer rows are reduced by several blocks.
-const LONGEST_ROW: usize = 16 << 10;
+/// Longer rows are reduced by several blocks. The logits of a large vocabulary are still taken row by row: read again
+/// from the cache they cost less than in another kernel.
+const LONGEST_ROW: usize = 256 << 10;
 
 /// Composites with a kernel of their own. A softmax along the last dimension is better written out: its rows fuse with
 /// what comes before and after.
@@ -84,7 +85,8 @@ impl CudaBackend {
                 let _ = shared.kernels.warm();
             }
         }));
-        let options = CompileOptions { takes, longest_row: LONGEST_ROW, ..options };
+        let free = CompileOptions { again: 8, free_math: true, one_hot: true, ..options };
+        let options = CompileOptions { takes, longest_row: LONGEST_ROW, ..free };
         Ok(CudaBackend { shared, options })
     }
 
