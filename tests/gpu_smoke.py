@@ -199,9 +199,9 @@ def held_results_stay():
 @check
 def memory():
     before = gt.cuda.memory_allocated()
-    x = gt.ones(1 << 20)
+    x = gt.rand(64 << 20)
     x.sum().item()
-    assert gt.cuda.memory_allocated() >= before + (4 << 20)
+    assert gt.cuda.memory_allocated() >= before + (200 << 20), (before, gt.cuda.memory_allocated())
     assert gt.cuda.max_memory_allocated() >= gt.cuda.memory_allocated()
     try:
         y = gt.ones(1 << 38, dtype=gt.float32)
@@ -210,7 +210,7 @@ def memory():
         print("      ", str(error).splitlines()[0][:150])
     else:
         raise AssertionError("a terabyte fits")
-    near(x.sum(), float(1 << 20))
+    near(x.max() < 1, True)
 
 
 @check

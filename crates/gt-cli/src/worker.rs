@@ -72,6 +72,21 @@ pub fn run(args: Args) -> Result<i32> {
     let config = WorkerConfig { name: name.clone(), threads: backend.threads(), backend, compiling };
     let plane = DataPlane { advertise: args.advertise, port: args.data_port };
     println!("gt worker {name}: looking for the server at {addr}");
-    remote::run(&addr, token, config, &plane, &stop, &|what| println!("gt worker {name}: {what}"))?;
-    Ok(0)
+    let device = config.backend.clone();
+    let done = remote::run(&addr, token, config, &plane, &stop, &|what| println!("gt worker {name}: {what}"));
+    if let (Err(error), Some(_)) = (&done, device.broken()) {
+        eprintln!("gt worker {name}: {error}: starting over");
+        return Err(start_over());
+    }
+    done.map(|()| 0)
+}
+
+/// Puts this very command in the place of this process: a device that broke is whole for another one.
+fn start_over() -> Error {
+    use std::os::unix::process::CommandExt;
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let mut command = std::env::args_os();
+    let program = command.next().unwrap_or_else(|| "gt".into());
+    let error = std::process::Command::new(program).args(command).exec();
+    Error::Runtime(format!("worker: cannot start over: {error}"))
 }

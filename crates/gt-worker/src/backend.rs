@@ -174,6 +174,10 @@ pub trait Backend: Send + Sync {
     fn mark(&self) -> Result<Box<dyn Pending<f64>>> {
         Ok(Box::new(Here(0.0)))
     }
+    /// Why the device can do nothing any more, if so.
+    fn broken(&self) -> Option<String> {
+        None
+    }
     /// From now on the most memory in use is counted anew.
     fn reset_peak(&self) {}
     /// Gives memory back that is kept for speed alone.

@@ -16,6 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+/// How long a worker with a broken device goes on telling what has become of programs.
+const GRACE: Duration = Duration::from_millis(500);
+
 /// How a worker process is reached by clients and other workers.
 #[derive(Clone, Debug, Default)]
 pub struct DataPlane {
@@ -26,7 +29,8 @@ pub struct DataPlane {
 }
 
 /// Runs a worker until `stop` is set: connects to the server at `addr`, waiting until there is one, and does
-/// what it says. `said` hears of comings and goings, for the console.
+/// what it says. `said` hears of comings and goings, for the console. A device that breaks is an error: only another
+/// process can use it again.
 pub fn run(
     addr: &Addr,
     token: Option<String>,
@@ -37,6 +41,9 @@ pub fn run(
 ) -> Result<()> {
     while !stop.load(Ordering::Relaxed) {
         let why = serve(addr, token.as_deref(), &config, plane, stop, said)?;
+        if let Some(why) = config.backend.broken() {
+            return Err(Error::Runtime(why));
+        }
         if !stop.load(Ordering::Relaxed) {
             said(&format!("lost the server at {addr} ({why}): connecting again"));
         }
@@ -88,7 +95,7 @@ fn serve(
     };
     said(&format!("registered with the server at {addr}"));
     line.open(peer.clone());
-    let why = line.wait(stop);
+    let why = line.wait(stop, &|| config.backend.broken());
     // No message of this registration leaves from here on, and the circle of worker and link is cut.
     line.end(why.clone());
     peer.close();
@@ -164,8 +171,8 @@ impl Line {
         }
     }
 
-    /// Waits for the end of the link or for `stop`.
-    fn wait(&self, stop: &AtomicBool) -> String {
+    /// Waits for the end of the link, for `stop`, or until the device is broken.
+    fn wait(&self, stop: &AtomicBool, broken: &dyn Fn() -> Option<String>) -> String {
         let mut state = self.state.lock();
         loop {
             if let Some(why) = &state.ended {
@@ -173,6 +180,12 @@ impl Line {
             }
             if stop.load(Ordering::Relaxed) {
                 return "stopped".into();
+            }
+            if let Some(why) = broken() {
+                // Whoever waits for a program hears of it first.
+                drop(state);
+                std::thread::sleep(GRACE);
+                return why;
             }
             self.changed.wait_for(&mut state, Duration::from_millis(100));
         }

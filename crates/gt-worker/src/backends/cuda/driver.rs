@@ -54,6 +54,17 @@ fn failure(what: &str, error: DriverError) -> Error {
     Error::Runtime(message)
 }
 
+/// The driver's version: 13000 for CUDA 13.0.
+pub fn version() -> i32 {
+    static VERSION: OnceLock<i32> = OnceLock::new();
+    *VERSION.get_or_init(|| {
+        let mut version = 0;
+        // SAFETY: plain query.
+        let known = unsafe { sys::cuDriverGetVersion(&mut version) };
+        if known.result().is_ok() { version } else { 0 }
+    })
+}
+
 /// A stream of its own, not ordered with the default one.
 pub struct Stream(sys::CUstream);
 
@@ -256,8 +267,11 @@ impl Module {
         // SAFETY: the module is loaded.
         let function = check("find a kernel", unsafe { result::module::get_function(self.0, name.clone()) })
             .map_err(|e| e.map_message(|m| format!("{m}: {}", name.to_string_lossy())))?;
-        // SAFETY: the function was just found.
-        check("load a kernel", unsafe { sys::cuFuncLoad(function) }.result())?;
+        // Older drivers load a kernel at its first launch.
+        if version() >= 12040 {
+            // SAFETY: the function was just found.
+            check("load a kernel", unsafe { sys::cuFuncLoad(function) }.result())?;
+        }
         Ok(Function(function))
     }
 }

@@ -1,9 +1,10 @@
 //! Plans that come back, captured as CUDA graphs: one launch for all of a plan, changed in place where addresses or
 //! slots have changed.
 //!
-//! Kernels of ours can be given other arguments. What cannot is fixed: operands of cuBLASLt, and copies. When the memory
-//! of a fixed operand keeps changing, the graph gets memory of its own for it, and the bytes are copied before or after;
-//! otherwise the graph is captured again.
+//! Kernels of ours can be given other arguments. What cannot is fixed: operands of cuBLASLt, and copies. Live-outs that the
+//! client holds while the next are computed come in turns, so a plan has a few captures, one for each set of fixed
+//! addresses. Where there are more sets than that, the graph gets memory of its own for what keeps changing, and the bytes
+//! are copied before or after.
 
 use super::driver::{Stream, check, log_drop};
 use super::lane::Lane;
@@ -17,8 +18,8 @@ use std::sync::{Arc, Weak};
 
 /// Fixed operands up to this size are copied rather than captured anew.
 const STAGED: usize = 32 << 20;
-/// How often the memory of a fixed operand changes before it is copied.
-const PATIENCE: u8 = 2;
+/// Captures of one plan at most.
+const TURNS: usize = 4;
 /// Graphs of one lane at most.
 const MOST: usize = 64;
 
@@ -37,19 +38,22 @@ pub struct Graph {
     alive: Weak<()>,
     used: u64,
     steps: Arc<Steps>,
-    exec: Option<Exec>,
     arena: Option<Arc<Block>>,
     /// Memory of its own: small data, and operands that are copied.
     own: Own,
-    /// As of the last launch.
+    turns: Vec<Turn>,
+    captures: u32,
+    launches: u32,
+}
+
+/// One capture, with what it was given last.
+struct Turn {
+    exec: Exec,
+    used: u32,
     addresses: Vec<u64>,
     slots: Vec<Slot>,
     scratch: u64,
     workspace: u64,
-    /// Per storage: how often a fixed operand's memory has changed.
-    changes: Vec<u8>,
-    captures: u32,
-    launches: u32,
 }
 
 /// The graph's own memory.
@@ -234,14 +238,9 @@ impl Graph {
             alive: Arc::downgrade(alive),
             used: 0,
             steps: steps.clone(),
-            exec: None,
             arena,
             own,
-            addresses: Vec::new(),
-            slots: Vec::new(),
-            scratch: 0,
-            workspace: 0,
-            changes: vec![0; plan.storages.len()],
+            turns: Vec::new(),
             captures: 0,
             launches: 0,
         })
@@ -249,37 +248,40 @@ impl Graph {
 
     fn launch(&mut self, plan: &Plan, shape: &Shape, run: &Bound, lane: &Arc<Lane>) -> Result<bool> {
         // Captured again and again, it costs more than it saves.
-        if self.captures > 8 + self.launches / 8 {
+        if self.captures > 16 + self.launches / 8 {
             return Ok(false);
         }
         self.launches += 1;
         let mut addresses = self.inside(run.addresses);
-        if self.exec.is_some() {
-            let moved = self.moved(shape, &addresses, run);
-            if moved.hold {
-                let changed = self.update(&moved, &addresses, run);
-                changed.inspect_err(|_| self.exec = None)?;
-            } else {
-                self.exec = None;
-                if self.note(plan, &moved.fixed) {
+        let fits = self.turns.iter().position(|turn| turn.fits(shape, &addresses, run));
+        let at = match fits {
+            Some(at) => {
+                let changed = self.turns[at].update(&self.steps, &addresses, run);
+                changed.inspect_err(|_| drop(self.turns.remove(at)))?;
+                at
+            }
+            None => {
+                if self.turns.len() == TURNS && self.settle(plan, shape, &addresses) {
                     // The old memory goes back in order, behind what still uses it.
                     self.own.allocate(lane, plan)?;
                     addresses = self.inside(run.addresses);
+                    self.turns.clear();
                 }
+                if self.turns.len() == TURNS {
+                    self.turns.sort_by_key(|turn| std::cmp::Reverse(turn.used));
+                    self.turns.pop();
+                }
+                self.captures += 1;
+                let exec = Exec::capture(&self.steps, &Bound { addresses: &addresses, ..*run }, lane)?;
+                let (scratch, workspace) = (run.scratch, run.workspace);
+                let slots = run.slots.to_vec();
+                self.turns.push(Turn { exec, used: 0, addresses, slots, scratch, workspace });
+                self.turns.len() - 1
             }
-        }
-        if self.exec.is_none() {
-            self.captures += 1;
-            let inside = Bound { addresses: &addresses, ..*run };
-            self.exec = Some(Exec::capture(&self.steps, &inside, lane)?);
-        }
-        (self.addresses, self.scratch, self.workspace) = (addresses, run.scratch, run.workspace);
-        self.slots.clear();
-        self.slots.extend_from_slice(run.slots);
+        };
         self.bring(plan, run, lane)?;
-        if let Some(exec) = &self.exec {
-            exec.launch(&lane.stream)?;
-        }
+        self.turns[at].used = self.launches;
+        self.turns[at].exec.launch(&lane.stream)?;
         self.take_away(plan, run, lane)?;
         Ok(true)
     }
@@ -293,46 +295,20 @@ impl Graph {
         out
     }
 
-    /// What has changed since the last launch.
-    fn moved(&self, shape: &Shape, addresses: &[u64], run: &Bound) -> Moved {
-        let storages: Vec<bool> = addresses.iter().zip(&self.addresses).map(|(a, b)| a != b).collect();
-        let fixed: Vec<u32> = (0..storages.len() as u32)
-            .filter(|s| storages[*s as usize] && shape.fixed[*s as usize])
-            .collect();
-        let slots = self.slots != run.slots;
-        let rooms = self.scratch != run.scratch || self.workspace != run.workspace;
-        let hold = fixed.is_empty() && !rooms && !(slots && shape.slotted);
-        Moved { any: storages.contains(&true) || slots, storages, fixed, slots, hold }
-    }
-
-    /// Counts changes of fixed operands; true if some are copied from now on.
-    fn note(&mut self, plan: &Plan, fixed: &[u32]) -> bool {
+    /// Chooses fixed operands to be copied from now on: those that lie elsewhere than in most captures. True if there are
+    /// any.
+    fn settle(&mut self, plan: &Plan, shape: &Shape, addresses: &[u64]) -> bool {
         let before = self.own.staged.len();
-        for &s in fixed {
-            let storage = &plan.storages[s as usize];
-            self.changes[s as usize] = self.changes[s as usize].saturating_add(1);
+        for (s, storage) in plan.storages.iter().enumerate().filter(|(s, _)| shape.fixed[*s]) {
+            let elsewhere = self.turns.iter().filter(|turn| turn.addresses[s] != addresses[s]).count();
             // What is updated in place stays where it is, as a rule.
             let copied = storage.reuse.is_none() && !matches!(storage.place, Place::Arena(_));
-            let known = self.own.staged.iter().any(|(t, _)| *t == s);
-            if copied && !known && storage.bytes <= STAGED && self.changes[s as usize] >= PATIENCE {
-                self.own.staged.push((s, 0));
+            let known = self.own.staged.iter().any(|(t, _)| *t == s as u32);
+            if copied && !known && storage.bytes <= STAGED && elsewhere * 2 > TURNS {
+                self.own.staged.push((s as u32, 0));
             }
         }
         self.own.staged.len() > before
-    }
-
-    /// Gives launches their new arguments.
-    fn update(&self, moved: &Moved, addresses: &[u64], run: &Bound) -> Result<()> {
-        let Some(exec) = self.exec.as_ref().filter(|_| moved.any) else { return Ok(()) };
-        for node in &exec.nodes {
-            let launch = node.launch(&self.steps);
-            let touched = launch.storages.iter().any(|s| moved.storages[*s as usize]);
-            if touched || (moved.slots && launch.slotted) {
-                let scratch = if node.packs { run.workspace } else { run.scratch };
-                exec.set(node, launch, &Bound { addresses, scratch, ..*run })?;
-            }
-        }
-        Ok(())
     }
 
     /// Brings small data and copied operands before the graph runs.
@@ -377,15 +353,35 @@ impl Graph {
     }
 }
 
-/// What has changed between two launches.
-struct Moved {
-    storages: Vec<bool>,
-    /// Operands that cannot be changed.
-    fixed: Vec<u32>,
-    slots: bool,
-    any: bool,
-    /// The graph as it is can be made to fit.
-    hold: bool,
+impl Turn {
+    /// True if the capture can be made to fit a run.
+    fn fits(&self, shape: &Shape, addresses: &[u64], run: &Bound) -> bool {
+        let fixed = shape.fixed.iter().zip(addresses.iter().zip(&self.addresses));
+        self.scratch == run.scratch
+            && self.workspace == run.workspace
+            && fixed.into_iter().all(|(fixed, (a, b))| !fixed || a == b)
+            && (!shape.slotted || self.slots == run.slots)
+    }
+
+    /// Gives launches their new arguments.
+    fn update(&mut self, steps: &Steps, addresses: &[u64], run: &Bound) -> Result<()> {
+        let moved: Vec<bool> = addresses.iter().zip(&self.addresses).map(|(a, b)| a != b).collect();
+        let slots = self.slots != run.slots;
+        if !slots && !moved.contains(&true) {
+            return Ok(());
+        }
+        for node in &self.exec.nodes {
+            let launch = node.launch(steps);
+            if (slots && launch.slotted) || launch.storages.iter().any(|s| moved[*s as usize]) {
+                let scratch = if node.packs { run.workspace } else { run.scratch };
+                self.exec.set(node, launch, &Bound { addresses, scratch, ..*run })?;
+            }
+        }
+        self.addresses.copy_from_slice(addresses);
+        self.slots.clear();
+        self.slots.extend_from_slice(run.slots);
+        Ok(())
+    }
 }
 
 impl Node {

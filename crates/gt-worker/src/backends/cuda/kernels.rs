@@ -22,6 +22,8 @@ pub struct Kernel {
 /// A kernel made for a plan, with its text.
 type Made = HashMap<Arc<str>, (Arc<str>, Kernel)>;
 
+/// Bytes of stack that NVRTC may use.
+const STACK: usize = 256 << 20;
 /// Kernels remembered at most.
 const MOST: usize = 16 << 10;
 
@@ -128,7 +130,16 @@ impl Kernels {
         if let Some(image) = self.disk.as_ref().and_then(|disk| disk.get(key)) {
             return Ok(image);
         }
-        let image = cubin(source, &options)?;
+        // The compiler needs more of a stack than a thread has as a rule.
+        let compiled = std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("gt-compile".into()).stack_size(STACK);
+            thread.spawn_scoped(scope, || cubin(source, &options)).map(|thread| thread.join())
+        });
+        let image = match compiled {
+            Ok(Ok(image)) => image?,
+            Ok(Err(_)) => return Err(Error::Runtime("nvrtc: the compiler panicked".into())),
+            Err(error) => return Err(Error::Runtime(format!("nvrtc: no thread to compile on: {error}"))),
+        };
         if let Some(disk) = &self.disk {
             disk.put(key, &image);
         }

@@ -1,12 +1,12 @@
 //! Lanes: a session's streams. Work of one session is ordered by its lane, and knows nothing of the others'.
 
 use super::device::Device;
-use super::driver::{Event, Stream, check, log_drop};
+use super::driver::{Event, Stream, broken, check, log_drop};
 use super::graph::Graphs;
 use super::memory::{Account, Block};
 use super::staging::{Landed, Pinned};
 use cudarc::driver::result;
-use gt_ir::Result;
+use gt_ir::{Error, Result};
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -169,6 +169,9 @@ impl Lanes {
 
     /// The lane of the session for which this thread works.
     pub fn mine(&self) -> Result<Arc<Lane>> {
+        if let Some(why) = broken() {
+            return Err(Error::Runtime(why.into()));
+        }
         self.device.enter()?;
         let mut open = self.open.lock();
         if let Some(lane) = open.get(&TURN.get()) {

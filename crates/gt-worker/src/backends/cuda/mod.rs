@@ -204,6 +204,10 @@ impl Backend for CudaBackend {
         self.shared.account.usage()
     }
 
+    fn broken(&self) -> Option<String> {
+        broken().map(Into::into)
+    }
+
     fn reset_peak(&self) {
         self.shared.account.reset_peak();
     }

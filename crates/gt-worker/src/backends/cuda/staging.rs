@@ -15,6 +15,9 @@ const CLASSES: usize = 12;
 /// Bytes kept at most; beyond this a transfer waits for an earlier one.
 const MOST: usize = 256 << 20;
 
+/// Transfers under way that are looked at for one that is done.
+const LOOKED_AT: usize = 16;
+
 /// The buffers of a device.
 pub struct Pinned {
     device: Arc<Device>,
@@ -132,13 +135,13 @@ impl Pinned {
 }
 
 impl State {
-    /// Takes back what has been transferred.
+    /// Takes back what has been transferred. Streams do not wait for each other, so the oldest need not be the first.
     fn reclaim(&mut self) -> Result<()> {
-        while let Some((event, _)) = self.busy.front() {
+        let mut at = 0;
+        while let Some((event, _)) = self.busy.get(at).filter(|_| at < LOOKED_AT) {
             if !event.passed()? {
-                break;
-            }
-            if let Some((_, buffer)) = self.busy.pop_front() {
+                at += 1;
+            } else if let Some((_, buffer)) = self.busy.remove(at) {
                 self.free[buffer.class].push(buffer.raw);
             }
         }
