@@ -320,7 +320,7 @@ pub fn check(c: &Case, kernels: Kernels, backward: bool) {
     let steps = vec![Step { instr: 0, fused: Default::default(), work }];
     let plan = Plan { storages: vec![storage; 10], steps, outs: vec![], arena: 0 };
     let launches = match kernels {
-        Kernels::Plain => attention::plain(&plan.steps[0].work, &plan),
+        Kernels::Plain => attention::simple(&plan.steps[0].work, &plan),
         Kernels::Made => attention::made(&plan.steps[0].work, &plan),
     };
     let launches = launches.expect("launches for attention");
