@@ -35,8 +35,22 @@ pub fn simple(work: &Work, plan: &Plan) -> Option<Launches> {
     })
 }
 
-/// The launches of an attention step by kernels written for it, `None` for other steps and where there are only plain ones.
+/// The launches of an attention step by kernels written for it, `None` for other steps and where simple ones do: for very
+/// wide heads, and for so little work that compiling would never pay.
 pub fn made(work: &Work, plan: &Plan) -> Option<Launches> {
+    const LITTLE: usize = 1 << 19;
+    let (q, k, v) = match work {
+        Work::Attention(a) => (&a.q, &a.k, &a.v),
+        Work::AttentionGrad(a) => (&a.q, &a.k, &a.v),
+        _ => return None,
+    };
+    let rank = q.shape.len();
+    let scores = q.shape[..rank - 1].iter().product::<usize>() * k.shape[rank - 2];
+    if scores * (q.shape[rank - 1] + v.shape[rank - 1]) < LITTLE { None } else { special(work, plan) }
+}
+
+/// The launches by kernels written for the step, however little it does.
+pub fn special(work: &Work, plan: &Plan) -> Option<Launches> {
     match work {
         Work::Attention(a) => Problem::forward(a, plan).made(&[Part::Forward]),
         Work::AttentionGrad(a) => {
@@ -316,7 +330,7 @@ impl<'a> Problem<'a> {
         let wide = self.wide();
         let (warps, m) = match part {
             Part::Forward | Part::Dq if wide => (4, 1),
-            Part::Forward | Part::Dq if self.busy(self.heads, self.rows, 128) => (4, 2),
+            Part::Forward | Part::Dq if self.busy(self.heads, self.rows, 256) => (4, 2),
             Part::Forward | Part::Dq if self.busy(self.heads, self.rows, 64) => (4, 1),
             Part::Forward | Part::Dq => (2, 1),
             Part::Dkv | Part::Dk | Part::Dv if self.busy(self.key_heads, self.cols, 64) => (4, 1),

@@ -1,4 +1,5 @@
-#ifndef GTA_PARTS
+// An emulation that knows nothing of attention leaves it out.
+#if !defined(GTA_PARTS) && (!defined(GT_EMULATE) || defined(GTA_FN))
 #define GTA_PARTS
 // What the kernels of attention share: their parameters, element types, and the instructions they are written with.
 

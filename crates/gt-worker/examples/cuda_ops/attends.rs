@@ -248,7 +248,7 @@ fn run(device: &Device, data: &Data, passes: &[Launches]) -> Res<Vec<Memory>> {
 
 fn launches(plan: &Plan, made: bool) -> Res<Vec<Launches>> {
     let of = |step: &Step| match made {
-        true => attention::made(&step.work, plan),
+        true => attention::special(&step.work, plan),
         false => attention::simple(&step.work, plan),
     };
     plan.steps.iter().map(|s| of(s).ok_or_else(|| "attention: no kernels for it".into())).collect()
