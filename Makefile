@@ -8,12 +8,19 @@ RUST_TEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo "nextest ru
 BUDGET ?= 20
 # How long the simulator goes through seeds, in seconds.
 SIM ?= 60
+# Where cargo builds.
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+# How many random programs `check-kernels` takes kernels from, and for how long it compiles (0: all of them); `check` takes a
+# sample within KERNEL_SECONDS.
+PROGRAMS ?= 1000
+SECONDS ?= 0
+KERNEL_SECONDS ?= 240
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python test-unix test-tcp check fmt bench develop wheel soak gpu-kit test-gpu clean
+.PHONY: help demo test test-rust test-python test-unix test-tcp check check-kernels kernels fmt bench develop wheel soak gpu-kit test-gpu clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: develop ## set up all that is needed and train a small model on the auto-started local system
 	$(BIN)/python demo.py
@@ -41,6 +48,14 @@ check: $(BIN)/.tools ## formatting, lints and types, cheapest first
 	$(BIN)/ruff check .
 	cargo clippy --release --workspace --all-targets -- -D warnings
 	$(BIN)/python -m mypy
+	$(MAKE) check-kernels PROGRAMS=100 SECONDS=$(KERNEL_SECONDS)
+
+check-kernels: $(BIN)/.tools ## compile the CUDA kernels of samples and random programs by NVRTC, which needs no GPU
+	cargo run --release --quiet -p gt-kernels --example texts -- $(TARGET)/texts $(PROGRAMS)
+	$(BIN)/python tools/kernels.py check $(TARGET)/texts --seconds $(SECONDS)
+
+kernels: $(BIN)/.tools ## compile the plain CUDA kernels that ship in the wheel
+	-$(BIN)/python tools/kernels.py build $(TARGET)/kernels
 
 fmt: $(BIN)/.tools ## format everything
 	cargo fmt --all
@@ -52,10 +67,10 @@ bench: develop ## the benchmarks, with PyTorch beside where it is importable
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/dynamic.py
 
-develop: $(BIN)/.tools ## build the package into the virtual environment
+develop: $(BIN)/.tools kernels ## build the package into the virtual environment
 	$(BIN)/maturin develop --release --quiet
 
-wheel: $(BIN)/.tools ## build the wheel into dist/
+wheel: $(BIN)/.tools kernels ## build the wheel into dist/
 	$(BIN)/maturin build --release --out dist
 
 gpu-kit: wheel ## all that test-gpu needs, in dist/: the wheel, the laws as a program, and pytest

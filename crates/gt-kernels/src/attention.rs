@@ -1,7 +1,7 @@
 //! Attention and its gradient: which kernels, in which tiles, with what parameters.
 //!
 //! Half types run on tensor cores and `f32`, `f64` in registers, by kernels written for the element type, the sizes of a head
-//! and the kind of mask; lengths and strides are arguments. Other sizes of a head, and first sight, take the plain kernels.
+//! and the kind of mask; lengths and strides are arguments. Other sizes of a head take simple kernels that ship.
 //! Results depend on shapes alone: every sum is made by one thread or one warp in a fixed order, and nothing is added by
 //! atomics.
 
@@ -10,15 +10,21 @@ use crate::matmul_pack::Fields;
 use gt_compiler::{ALIGN, Attention, AttentionGrad, Map, Num, Place, Plan, Strides, Tensor, Work};
 use gt_ir::DType;
 
-/// The text of the plain kernels, a part of all plain ones.
+/// The text of the simple kernels, a part of all plain ones.
 pub const PLAIN: &str = concat!(include_str!("attention_parts.cu"), include_str!("attention_plain.cu"));
 const HALF: &str = concat!(include_str!("attention_parts.cu"), include_str!("attention_half.cu"));
 const FULL: &str = concat!(include_str!("attention_parts.cu"), include_str!("attention_full.cu"));
 /// The most shared memory of a block on every device with tensor cores for bf16.
 const SHARED: usize = 99 << 10;
 
-/// The launches of an attention step by kernels that ship with the program, `None` for other steps.
+/// The launches of an attention step at first sight, `None` for other steps: by the kernels it keeps, since others would round
+/// otherwise (C7).
 pub fn plain(work: &Work, plan: &Plan) -> Option<Launches> {
+    made(work, plan).or_else(|| simple(work, plan))
+}
+
+/// The launches of an attention step by kernels that ship with the program, `None` for other steps.
+pub fn simple(work: &Work, plan: &Plan) -> Option<Launches> {
     Some(match work {
         Work::Attention(a) => Problem::forward(a, plan).plain(&[("forward", Over::Rows)]),
         Work::AttentionGrad(a) => {
@@ -29,8 +35,22 @@ pub fn plain(work: &Work, plan: &Plan) -> Option<Launches> {
     })
 }
 
-/// The launches of an attention step by kernels written for it, `None` for other steps and where there are only plain ones.
+/// The launches of an attention step by kernels written for it, `None` for other steps and where simple ones do: for very
+/// wide heads, and for so little work that compiling would never pay.
 pub fn made(work: &Work, plan: &Plan) -> Option<Launches> {
+    const LITTLE: usize = 1 << 19;
+    let (q, k, v) = match work {
+        Work::Attention(a) => (&a.q, &a.k, &a.v),
+        Work::AttentionGrad(a) => (&a.q, &a.k, &a.v),
+        _ => return None,
+    };
+    let rank = q.shape.len();
+    let scores = q.shape[..rank - 1].iter().product::<usize>() * k.shape[rank - 2];
+    if scores * (q.shape[rank - 1] + v.shape[rank - 1]) < LITTLE { None } else { special(work, plan) }
+}
+
+/// The launches by kernels written for the step, however little it does.
+pub fn special(work: &Work, plan: &Plan) -> Option<Launches> {
     match work {
         Work::Attention(a) => Problem::forward(a, plan).made(&[Part::Forward]),
         Work::AttentionGrad(a) => {
@@ -310,7 +330,7 @@ impl<'a> Problem<'a> {
         let wide = self.wide();
         let (warps, m) = match part {
             Part::Forward | Part::Dq if wide => (4, 1),
-            Part::Forward | Part::Dq if self.busy(self.heads, self.rows, 128) => (4, 2),
+            Part::Forward | Part::Dq if self.busy(self.heads, self.rows, 256) => (4, 2),
             Part::Forward | Part::Dq if self.busy(self.heads, self.rows, 64) => (4, 1),
             Part::Forward | Part::Dq => (2, 1),
             Part::Dkv | Part::Dk | Part::Dv if self.busy(self.key_heads, self.cols, 64) => (4, 1),

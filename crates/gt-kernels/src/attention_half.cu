@@ -17,44 +17,65 @@ template <int ROWS, int W> struct GtaSize {
 
 // Copies a tile of rows, zeros from row `limit` on. By 16 bytes where VEC says that everything is aligned.
 template <int ROWS, int W, int WW, int THREADS, bool VEC>
-GTA_FN void gta_load(gta_half *to, const gta_half *from, gta_int step, gta_int limit) {
-    constexpr int CHUNKS = W / 8;
-#pragma unroll
-    for (int i = 0; i < (ROWS * CHUNKS + THREADS - 1) / THREADS; i++) {
-        int at = i * THREADS + threadIdx.x;
-        if (ROWS * CHUNKS % THREADS != 0 && at >= ROWS * CHUNKS) break;
-        int row = at / CHUNKS, chunk = at % CHUNKS;
-        gta_half *dst = to + gta_at<W>(row, chunk);
+GTA_FN void gta_load(gta_half *to, const gta_half *from, gta_int step, int limit) {
+    constexpr int CHUNKS = W / 8, TIMES = (ROWS * CHUNKS + THREADS - 1) / THREADS;
+    // Threads that keep their place in a row and in the order of banks only move down.
+    constexpr int DOWN = THREADS % CHUNKS == 0 ? THREADS / CHUNKS : 0;
+    constexpr bool EVEN = DOWN != 0 && ROWS * CHUNKS % THREADS == 0 && (W % 64 != 0 || DOWN % 8 == 0);
+    int row = (int)threadIdx.x / CHUNKS, chunk = (int)threadIdx.x % CHUNKS;
+    if constexpr (VEC && EVEN) {
         const gta_half *src = from + row * step + chunk * 8;
-        if (VEC) {
-            bool there = row < limit && (WW == W || chunk * 8 < WW);
-            gta_copy16(dst, there ? src : from, there ? 16 : 0);
-        } else {
+        gta_addr dst = gta_address(to + gta_at<W>(row, chunk));
+        if (limit >= ROWS && W == WW) {
 #pragma unroll
-            for (int j = 0; j < 8; j++) dst[j] = row < limit && chunk * 8 + j < WW ? src[j] : (gta_half)0;
+            for (int i = 0; i < TIMES; i++) {
+                gta_copy16(dst + i * DOWN * GtaSize<1, W>::N * 2, src, 16);
+                src += DOWN * step;
+            }
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < TIMES; i++) {
+            bool there = row + i * DOWN < limit && (WW == W || chunk * 8 < WW);
+            gta_copy16(dst + i * DOWN * GtaSize<1, W>::N * 2, there ? src : from, there ? 16 : 0);
+            src += DOWN * step;
+        }
+    } else {
+        for (int at = threadIdx.x; at < ROWS * CHUNKS; at += THREADS) {
+            row = at / CHUNKS, chunk = at % CHUNKS;
+            gta_half *dst = to + gta_at<W>(row, chunk);
+            const gta_half *src = from + row * step + chunk * 8;
+            if (VEC) {
+                bool there = row < limit && (WW == W || chunk * 8 < WW);
+                gta_copy16(gta_address(dst), there ? src : from, there ? 16 : 0);
+            } else {
+#pragma unroll
+                for (int j = 0; j < 8; j++) dst[j] = row < limit && chunk * 8 + j < WW ? src[j] : (gta_half)0;
+            }
         }
     }
 }
 
-// The matrices of 16 rows from `row` on and 16 elements from 16 * k on, as a left operand.
-template <int W> GTA_FN void gta_left(gta_word *a, const gta_half *tile, int row, int k) {
+// Where a lane's row of four matrices starts. A left operand has 16 rows by 16 elements; so has a right operand whose rows are
+// the tile's rows (trans); in one whose columns are the tile's rows, those come first.
+template <int W> GTA_FN gta_addr gta_lane_left(const gta_half *tile, int row) {
     int lane = threadIdx.x & 31;
-    gta_ldmatrix(a, tile + gta_at<W>(row + (lane & 15), k * 2 + (lane >> 4)));
+    return gta_address(tile + gta_at<W>(row + (lane & 15), lane >> 4));
 }
-// The same as a right operand whose columns are the tile's rows: two of 8 columns each.
-template <int W> GTA_FN void gta_right(gta_word *b, const gta_half *tile, int row, int k) {
+template <int W> GTA_FN gta_addr gta_lane_right(const gta_half *tile) {
     int lane = threadIdx.x & 31;
-    gta_ldmatrix(b, tile + gta_at<W>(row + (lane & 7) + ((lane >> 4) << 3), k * 2 + ((lane >> 3) & 1)));
+    return gta_address(tile + gta_at<W>((lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1));
 }
-// And as a right operand whose rows are the tile's rows; its columns are elements from 16 * n on.
-template <int W> GTA_FN void gta_right_trans(gta_word *b, const gta_half *tile, int row, int n) {
-    int lane = threadIdx.x & 31;
-    gta_ldmatrix_trans(b, tile + gta_at<W>(row + (lane & 15), n * 2 + (lane >> 4)));
+// The same 16 * k elements to the right and 16 * n rows down. Chunks change places only within 128 bytes, which start
+// at multiples of that.
+template <int W> GTA_FN gta_addr gta_move(gta_addr at, int k, int n) {
+    int down = n * 16 * GtaSize<1, W>::N * 2;
+    if (W % 64 == 0) return (at ^ (gta_addr)((k & 3) << 5)) + (gta_addr)((k >> 2) * 128 + down);
+    return at + (gta_addr)(k * 32 + down);
 }
 
-// s = rows of `left` times rows of `right`, transposed: MT * 16 rows by N columns.
-template <class H, int MT, int N, int W> GTA_FN void gta_scores(
-    float (*s)[N / 8][4], const gta_half *left, int first, const gta_half *right) {
+// s = rows of the left tile times rows of the right one, transposed: MT * 16 rows by N columns.
+template <class H, int MT, int N, int W> GTA_FN void gta_scores(float (*s)[N / 8][4], gta_addr left, gta_addr right) {
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
@@ -65,11 +86,11 @@ template <class H, int MT, int N, int W> GTA_FN void gta_scores(
     for (int k = 0; k < W / 16; k++) {
         gta_word a[MT][4];
 #pragma unroll
-        for (int m = 0; m < MT; m++) gta_left<W>(a[m], left, first + m * 16, k);
+        for (int m = 0; m < MT; m++) gta_ldmatrix(a[m], gta_move<W>(left, k, m));
 #pragma unroll
         for (int n = 0; n < N / 16; n++) {
             gta_word b[4];
-            gta_right<W>(b, right, n * 16, k);
+            gta_ldmatrix(b, gta_move<W>(right, k, n));
 #pragma unroll
             for (int m = 0; m < MT; m++) {
                 H::mma(s[m][2 * n], a[m], b[0], b[1]);
@@ -79,9 +100,9 @@ template <class H, int MT, int N, int W> GTA_FN void gta_scores(
     }
 }
 
-// acc += s (rounded) times the rows of `right`: MT * 16 rows, N of them summed over, W columns.
+// acc += s (rounded) times the rows of the right tile: MT * 16 rows, N of them summed over, W columns.
 template <class H, int MT, int N, int W> GTA_FN void gta_sums(
-    float (*acc)[W / 8][4], float (*s)[N / 8][4], const gta_half *right) {
+    float (*acc)[W / 8][4], float (*s)[N / 8][4], gta_addr right) {
 #pragma unroll
     for (int k = 0; k < N / 16; k++) {
         gta_word a[MT][4];
@@ -95,7 +116,7 @@ template <class H, int MT, int N, int W> GTA_FN void gta_sums(
 #pragma unroll
         for (int n = 0; n < W / 16; n++) {
             gta_word b[4];
-            gta_right_trans<W>(b, right, k * 16, n);
+            gta_ldmatrix_trans(b, gta_move<W>(right, n, k));
 #pragma unroll
             for (int m = 0; m < MT; m++) {
                 H::mma(acc[m][2 * n], a[m], b[0], b[1]);
@@ -134,49 +155,66 @@ template <class H, int W, int WW, bool VEC> GTA_FN void gta_store(
     __syncwarp();
 }
 
-// The tile of a block: heavy ones come first where rows see more the later they are.
+// The tile of a block: heavy ones come first where rows see more the later they are. Positions in a sequence fit an int.
 struct GtaTile {
-    gta_int batch, head, first;
+    gta_int batch, head;
+    int first;
 };
 template <int SIZE> GTA_FN GtaTile gta_tile(gta_int heads, gta_int batches, gta_int count, bool last_first) {
-    gta_int per = heads * batches, tiles = (count + SIZE - 1) / SIZE;
-    gta_int tile = blockIdx.x / per, rest = blockIdx.x % per;
+    int per = (int)(heads * batches), tiles = (int)((count + SIZE - 1) / SIZE);
+    int tile = (int)blockIdx.x / per, rest = (int)blockIdx.x % per;
     GtaTile t;
-    t.head = rest % heads;
-    t.batch = rest / heads;
+    t.head = rest % (int)heads;
+    t.batch = rest / (int)heads;
     t.first = (last_first ? tiles - 1 - tile : tile) * SIZE;
     return t;
 }
 
-// Scores of a warp's rows, in powers of two, with what is not seen at minus infinity.
+// Scores of a warp's rows with their mask, and at minus infinity where they are not seen. `factor` takes them to powers of
+// two; where nothing is added that is left to the exponent.
 template <class H, int MT, int BN, bool CAUSAL, int MASK> GTA_FN void gta_see(
-    float (*s)[BN / 8][4], const GtaParams &p, const GtaTile &t, float factor, gta_int row0, gta_int col0) {
+    float (*s)[BN / 8][4], const GtaParams &p, const GtaTile &t, float factor, int row0, int col0) {
     int lane = threadIdx.x & 31;
     // Tiles that every row sees whole need no comparison.
-    bool cut = col0 + BN > p.cols || (CAUSAL && col0 + BN - 1 > row0);
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int n = 0; n < BN / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) s[m][n][i] *= factor;
-    if (!cut && MASK == 0) return;
+    if (MASK == 0 && col0 + BN <= (int)p.cols && !(CAUSAL && col0 + BN - 1 > row0)) return;
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
         for (int n = 0; n < BN / 8; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                gta_int row = row0 + m * 16 + (lane >> 2) + (i >> 1) * 8;
-                gta_int col = col0 + n * 8 + (lane & 3) * 2 + (i & 1);
-                if (col >= p.cols || (CAUSAL && col > row)) {
+                int row = row0 + m * 16 + (lane >> 2) + (i >> 1) * 8, col = col0 + n * 8 + (lane & 3) * 2 + (i & 1);
+                if (col >= (int)p.cols || (CAUSAL && col > row)) {
                     s[m][n][i] = gta_least<float>();
-                } else if (MASK != 0 && row < p.rows) {
-                    // What is added is a number before the change of base.
-                    float x = gta_masked<H>(0.0f, MASK, p, t.batch, t.head, row, col);
-                    s[m][n][i] = MASK == 1 && x != 0 ? x : gta_fma(x, GTA_LOG2E, s[m][n][i]);
+                } else if (MASK != 0) {
+                    float x = row < (int)p.rows ? gta_masked<H>(0.0f, MASK, p, t.batch, t.head, row, col) : 0.0f;
+                    x = MASK == 1 ? x : x * GTA_LOG2E;
+                    s[m][n][i] = MASK == 1 && x != 0 ? x : gta_fma(s[m][n][i], factor, x);
                 }
             }
+}
+
+// What scores are multiplied by: all at once, or what is left to the exponent (`last`). The larger score must stay so, and
+// minus infinity what it is: the sign is taken out, and no factor is zero.
+struct GtaFactor {
+    float all, last;
+    bool turned;
+};
+template <int MASK> GTA_FN GtaFactor gta_factor(const GtaParams &p) {
+    float x = (float)p.scale * GTA_LOG2E;
+    GtaFactor f;
+    f.turned = x < 0;
+    f.all = gta_max(fabsf(x), 1e-30f);
+    f.last = MASK == 0 ? f.all : 1.0f;
+    return f;
+}
+template <int MT, int BN> GTA_FN void gta_turn(float (*s)[BN / 8][4]) {
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < BN / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) s[m][n][i] = -s[m][n][i];
 }
 
 template <class H, int D, int DD, int E, int EE, int WARPS, int MT, int BN, bool VEC, bool CAUSAL, int MASK>
@@ -189,11 +227,11 @@ GTA_FN void gta_half_forward(const GtaParams &p) {
     gta_half *sq = (gta_half *)gta_shared, *sk = sq + GtaSize<BM, D>::N;
     gta_half *sv = sk + 2 * GtaSize<BN, D>::N;
     const gta_half *k = gta_row<gta_half>(p.k, t.batch, kv, 0), *v = gta_row<gta_half>(p.v, t.batch, kv, 0);
-    gta_int seen = CAUSAL && t.first + BM < p.cols ? t.first + BM : p.cols;
-    int tiles = (int)((seen + BN - 1) / BN);
+    int seen = CAUSAL && t.first + BM < (int)p.cols ? t.first + BM : (int)p.cols;
+    int tiles = (seen + BN - 1) / BN;
     int own = warp * MT * 16; // This warp's first row of the tile.
-    gta_int row0 = t.first + own;
-    float factor = (float)p.scale * GTA_LOG2E;
+    int row0 = t.first + own;
+    GtaFactor f = gta_factor<MASK>(p);
 
     float acc[MT][E / 8][4], top[MT][2], sum[MT][2];
 #pragma unroll
@@ -205,28 +243,29 @@ GTA_FN void gta_half_forward(const GtaParams &p) {
         top[m][0] = top[m][1] = gta_least<float>();
         sum[m][0] = sum[m][1] = 0;
     }
+    gta_addr at_q = gta_lane_left<D>(sq, own), at_k = gta_lane_right<D>(sk), at_v = gta_lane_left<E>(sv, 0);
     const gta_half *q = gta_row<gta_half>(p.q, t.batch, t.head, t.first);
-    gta_load<BM, D, DD, THREADS, VEC>(sq, q, p.q.row, p.rows - t.first);
-    gta_load<BN, D, DD, THREADS, VEC>(sk, k, p.k.row, p.cols);
-    gta_load<BN, E, EE, THREADS, VEC>(sv, v, p.v.row, p.cols);
+    gta_load<BM, D, DD, THREADS, VEC>(sq, q, p.q.row, (int)p.rows - t.first);
+    gta_load<BN, D, DD, THREADS, VEC>(sk, k, p.k.row, (int)p.cols);
+    gta_load<BN, E, EE, THREADS, VEC>(sv, v, p.v.row, (int)p.cols);
     gta_copies_sent();
     for (int j = 0; j < tiles; j++) {
-        gta_half *kt = sk + (j & 1) * GtaSize<BN, D>::N, *vt = sv + (j & 1) * GtaSize<BN, E>::N;
-        gta_int col0 = (gta_int)j * BN;
+        gta_addr stage_k = (j & 1) * GtaSize<BN, D>::N * 2, stage_v = (j & 1) * GtaSize<BN, E>::N * 2;
+        int col0 = j * BN;
         gta_copies_done();
         __syncthreads();
         if (j + 1 < tiles) {
-            gta_int next = col0 + BN;
-            int other = (j + 1) & 1;
+            int next = col0 + BN, other = (j + 1) & 1;
             gta_half *kn = sk + other * GtaSize<BN, D>::N, *vn = sv + other * GtaSize<BN, E>::N;
-            gta_load<BN, D, DD, THREADS, VEC>(kn, k + next * p.k.row, p.k.row, p.cols - next);
-            gta_load<BN, E, EE, THREADS, VEC>(vn, v + next * p.v.row, p.v.row, p.cols - next);
+            gta_load<BN, D, DD, THREADS, VEC>(kn, k + (gta_int)next * p.k.row, p.k.row, (int)p.cols - next);
+            gta_load<BN, E, EE, THREADS, VEC>(vn, v + (gta_int)next * p.v.row, p.v.row, (int)p.cols - next);
             gta_copies_sent();
         }
         if (CAUSAL && col0 > row0 + MT * 16 - 1) continue; // None of these rows sees this tile.
         float s[MT][BN / 8][4];
-        gta_scores<H, MT, BN, D>(s, sq, own, kt);
-        gta_see<H, MT, BN, CAUSAL, MASK>(s, p, t, factor, row0, col0);
+        gta_scores<H, MT, BN, D>(s, at_q, at_k + stage_k);
+        if (f.turned) gta_turn<MT, BN>(s);
+        gta_see<H, MT, BN, CAUSAL, MASK>(s, p, t, f.all, row0, col0);
         float old[MT][2], base[MT][2];
         bool moved = false;
 #pragma unroll
@@ -238,7 +277,7 @@ GTA_FN void gta_half_forward(const GtaParams &p) {
                 for (int n = 0; n < BN / 8; n++) x = gta_max(x, gta_max(s[m][n][2 * h], s[m][n][2 * h + 1]));
                 x = gta_max(x, __shfl_xor_sync(0xffffffffu, x, 1));
                 x = gta_max(x, __shfl_xor_sync(0xffffffffu, x, 2));
-                x = gta_max(x, top[m][h]);
+                x = gta_max(x == gta_least<float>() ? x : x * f.last, top[m][h]);
                 base[m][h] = x == gta_least<float>() ? 0.0f : x;
                 old[m][h] = gta_exp2(top[m][h] - base[m][h]);
                 moved |= x != top[m][h];
@@ -261,10 +300,10 @@ GTA_FN void gta_half_forward(const GtaParams &p) {
             for (int n = 0; n < BN / 8; n++)
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    s[m][n][i] = gta_exp2(s[m][n][i] - base[m][i >> 1]);
+                    s[m][n][i] = gta_exp2(gta_fma(s[m][n][i], f.last, -base[m][i >> 1]));
                     sum[m][i >> 1] += s[m][n][i];
                 }
-        gta_sums<H, MT, BN, E>(acc, s, vt);
+        gta_sums<H, MT, BN, E>(acc, s, at_v + stage_v);
     }
     if (tiles == 0) gta_copies_done();
     __syncthreads(); // The tile of queries serves to write results.
@@ -278,8 +317,8 @@ GTA_FN void gta_half_forward(const GtaParams &p) {
             x += __shfl_xor_sync(0xffffffffu, x, 1);
             x += __shfl_xor_sync(0xffffffffu, x, 2);
             by[h] = x == 0 ? 0.0f : 1.0f / x;
-            gta_int row = row0 + m * 16 + (lane >> 2) + h * 8;
-            if ((lane & 3) == 0 && row < p.rows)
+            int row = row0 + m * 16 + (lane >> 2) + h * 8;
+            if ((lane & 3) == 0 && row < (int)p.rows)
                 ((float *)p.to[1])[at + row] =
                     x == 0 ? gta_least<float>() : gta_fma(top[m][h], GTA_LN2, logf(x));
         }
@@ -343,19 +382,21 @@ GTA_FN void gta_half_dq(const GtaParams &p) {
     gta_half *sq = (gta_half *)gta_shared, *sd = sq + GtaSize<BM, D>::N;
     gta_half *sk = sd + GtaSize<BM, E>::N, *sv = sk + 2 * GtaSize<BN, D>::N;
     const gta_half *k = gta_row<gta_half>(p.k, t.batch, kv, 0), *v = gta_row<gta_half>(p.v, t.batch, kv, 0);
-    gta_int seen = CAUSAL && t.first + BM < p.cols ? t.first + BM : p.cols;
-    int tiles = (int)((seen + BN - 1) / BN);
+    int seen = CAUSAL && t.first + BM < (int)p.cols ? t.first + BM : (int)p.cols;
+    int tiles = (seen + BN - 1) / BN;
     int own = warp * MT * 16;
-    gta_int row0 = t.first + own;
-    float factor = (float)p.scale * GTA_LOG2E;
+    int row0 = t.first + own;
+    GtaFactor f = gta_factor<MASK>(p);
     gta_int at = ((p.first + t.batch) * p.heads + t.head) * p.rows;
 
+    gta_addr at_q = gta_lane_left<D>(sq, own), at_d = gta_lane_left<E>(sd, own);
+    gta_addr at_k = gta_lane_right<D>(sk), at_v = gta_lane_right<E>(sv), at_rows = gta_lane_left<D>(sk, 0);
     const gta_half *q = gta_row<gta_half>(p.q, t.batch, t.head, t.first);
     const gta_half *dout = gta_row<gta_half>(p.dout, t.batch, t.head, t.first);
-    gta_load<BM, D, DD, THREADS, VEC>(sq, q, p.q.row, p.rows - t.first);
-    gta_load<BM, E, EE, THREADS, VEC>(sd, dout, p.dout.row, p.rows - t.first);
-    gta_load<BN, D, DD, THREADS, VEC>(sk, k, p.k.row, p.cols);
-    gta_load<BN, E, EE, THREADS, VEC>(sv, v, p.v.row, p.cols);
+    gta_load<BM, D, DD, THREADS, VEC>(sq, q, p.q.row, (int)p.rows - t.first);
+    gta_load<BM, E, EE, THREADS, VEC>(sd, dout, p.dout.row, (int)p.rows - t.first);
+    gta_load<BN, D, DD, THREADS, VEC>(sk, k, p.k.row, (int)p.cols);
+    gta_load<BN, E, EE, THREADS, VEC>(sv, v, p.v.row, (int)p.cols);
     gta_copies_sent();
 
     // Scalar products of dout and out, and log-sum-exps, of this warp's rows; the gradients of keys read them too.
@@ -383,33 +424,33 @@ GTA_FN void gta_half_dq(const GtaParams &p) {
 #pragma unroll
             for (int i = 0; i < 4; i++) acc[m][n][i] = 0;
     for (int j = 0; j < tiles; j++) {
-        gta_half *kt = sk + (j & 1) * GtaSize<BN, D>::N, *vt = sv + (j & 1) * GtaSize<BN, E>::N;
-        gta_int col0 = (gta_int)j * BN;
+        gta_addr stage_k = (j & 1) * GtaSize<BN, D>::N * 2, stage_v = (j & 1) * GtaSize<BN, E>::N * 2;
+        int col0 = j * BN;
         gta_copies_done();
         __syncthreads();
         if (j + 1 < tiles) {
-            gta_int next = col0 + BN;
-            int other = (j + 1) & 1;
+            int next = col0 + BN, other = (j + 1) & 1;
             gta_half *kn = sk + other * GtaSize<BN, D>::N, *vn = sv + other * GtaSize<BN, E>::N;
-            gta_load<BN, D, DD, THREADS, VEC>(kn, k + next * p.k.row, p.k.row, p.cols - next);
-            gta_load<BN, E, EE, THREADS, VEC>(vn, v + next * p.v.row, p.v.row, p.cols - next);
+            gta_load<BN, D, DD, THREADS, VEC>(kn, k + (gta_int)next * p.k.row, p.k.row, (int)p.cols - next);
+            gta_load<BN, E, EE, THREADS, VEC>(vn, v + (gta_int)next * p.v.row, p.v.row, (int)p.cols - next);
             gta_copies_sent();
         }
         if (CAUSAL && col0 > row0 + MT * 16 - 1) continue;
         float s[MT][BN / 8][4], g[MT][BN / 8][4];
-        gta_scores<H, MT, BN, D>(s, sq, own, kt);
-        gta_see<H, MT, BN, CAUSAL, MASK>(s, p, t, factor, row0, col0);
-        gta_scores<H, MT, BN, E>(g, sd, own, vt);
+        gta_scores<H, MT, BN, D>(s, at_q, at_k + stage_k);
+        if (f.turned) gta_turn<MT, BN>(s);
+        gta_see<H, MT, BN, CAUSAL, MASK>(s, p, t, f.all, row0, col0);
+        gta_scores<H, MT, BN, E>(g, at_d, at_v + stage_v);
 #pragma unroll
         for (int m = 0; m < MT; m++)
 #pragma unroll
             for (int n = 0; n < BN / 8; n++)
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    float x = gta_exp2(s[m][n][i] - lse[m][i >> 1]);
+                    float x = gta_exp2(gta_fma(s[m][n][i], f.last, -lse[m][i >> 1]));
                     s[m][n][i] = x * (g[m][n][i] - delta[m][i >> 1]);
                 }
-        gta_sums<H, MT, BN, D>(acc, s, kt);
+        gta_sums<H, MT, BN, D>(acc, s, at_rows + stage_k);
     }
     if (tiles == 0) gta_copies_done();
     __syncthreads();
@@ -435,11 +476,14 @@ GTA_FN void gta_half_dkv(const GtaParams &p) {
     gta_half *sq = sv + GtaSize<BN, E>::N, *sd = sq + 2 * GtaSize<BM, D>::N;
     float *sl = (float *)(sd + 2 * GtaSize<BM, E>::N), *se = sl + 2 * BM; // Log-sum-exps and deltas.
     int own = warp * 16;
-    gta_int col0 = t.first + own;
+    int col0 = t.first + own;
     float factor = (float)p.scale * GTA_LOG2E;
     // Tiles of rows that see these keys, for each head in turn.
-    gta_int from = CAUSAL ? t.first / BM : 0, until = (p.rows + BM - 1) / BM;
-    gta_int each = until > from ? until - from : 0, tiles = each * group;
+    int from = CAUSAL ? t.first / BM : 0, until = ((int)p.rows + BM - 1) / BM;
+    int each = until > from ? until - from : 0, tiles = each * (int)group;
+    gta_addr at_k = gta_lane_left<D>(sk, own), at_v = gta_lane_left<E>(sv, own);
+    gta_addr at_q = gta_lane_right<D>(sq), at_d = gta_lane_right<E>(sd);
+    gta_addr rows_q = gta_lane_left<D>(sq, 0), rows_d = gta_lane_left<E>(sd, 0);
 
     float ak[1][DK ? D / 8 : 1][4], av[1][DV ? E / 8 : 1][4];
 #pragma unroll
@@ -451,57 +495,65 @@ GTA_FN void gta_half_dkv(const GtaParams &p) {
     }
     const gta_half *k = gta_row<gta_half>(p.k, t.batch, t.head, t.first);
     const gta_half *v = gta_row<gta_half>(p.v, t.batch, t.head, t.first);
-    gta_load<BN, D, DD, THREADS, VEC>(sk, k, p.k.row, p.cols - t.first);
-    gta_load<BN, E, EE, THREADS, VEC>(sv, v, p.v.row, p.cols - t.first);
-    auto fetch = [&](gta_int j) {
-        gta_int head = t.head * group + j / each, row = (from + j % each) * BM;
-        int other = (int)(j & 1);
+    gta_load<BN, D, DD, THREADS, VEC>(sk, k, p.k.row, (int)p.cols - t.first);
+    gta_load<BN, E, EE, THREADS, VEC>(sv, v, p.v.row, (int)p.cols - t.first);
+    auto fetch = [&](int j) {
+        gta_int head = t.head * group + j / each;
+        int row = (from + j % each) * BM, other = j & 1;
         const gta_half *q = gta_row<gta_half>(p.q, t.batch, head, row);
         const gta_half *dout = gta_row<gta_half>(p.dout, t.batch, head, row);
-        gta_load<BM, D, DD, THREADS, VEC>(sq + other * GtaSize<BM, D>::N, q, p.q.row, p.rows - row);
-        gta_load<BM, E, EE, THREADS, VEC>(sd + other * GtaSize<BM, E>::N, dout, p.dout.row, p.rows - row);
+        gta_load<BM, D, DD, THREADS, VEC>(sq + other * GtaSize<BM, D>::N, q, p.q.row, (int)p.rows - row);
+        gta_load<BM, E, EE, THREADS, VEC>(sd + other * GtaSize<BM, E>::N, dout, p.dout.row, (int)p.rows - row);
         const float *numbers = (const float *)p.delta + ((p.first + t.batch) * p.heads + head) * p.rows + row;
         for (int i = threadIdx.x; i < BM; i += THREADS) {
             // Rows that are not there count nothing: their dout is zero.
-            int bytes = row + i < p.rows ? 4 : 0;
+            int bytes = row + i < (int)p.rows ? 4 : 0;
             const float *at = numbers + (bytes ? i : 0);
-            gta_copy4(se + other * BM + i, at, bytes);
-            gta_copy4(sl + other * BM + i, at + p.total * p.heads * p.rows, bytes);
+            gta_copy4(gta_address(se + other * BM + i), at, bytes);
+            gta_copy4(gta_address(sl + other * BM + i), at + p.total * p.heads * p.rows, bytes);
         }
         gta_copies_sent();
     };
     if (tiles > 0) fetch(0);
     else gta_copies_sent();
-    for (gta_int j = 0; j < tiles; j++) {
-        int stage = (int)(j & 1);
-        gta_int head = t.head * group + j / each, row0 = (from + j % each) * BM;
-        const gta_half *qt = sq + stage * GtaSize<BM, D>::N, *dt = sd + stage * GtaSize<BM, E>::N;
+    for (int j = 0; j < tiles; j++) {
+        gta_int head = t.head * group + j / each;
+        int row0 = (from + j % each) * BM, stage = j & 1;
+        gta_addr stage_q = stage * GtaSize<BM, D>::N * 2, stage_d = stage * GtaSize<BM, E>::N * 2;
         gta_copies_done();
         __syncthreads();
         if (j + 1 < tiles) fetch(j + 1);
         if (CAUSAL && row0 + BM - 1 < col0) continue;
         float s[1][BM / 8][4], g[1][BM / 8][4];
-        gta_scores<H, 1, BM, D>(s, sk, own, qt);
-        gta_scores<H, 1, BM, E>(g, sv, own, dt);
+        gta_scores<H, 1, BM, D>(s, at_k, at_q + stage_q);
         bool cut = CAUSAL && row0 < col0 + 15;
 #pragma unroll
-        for (int n = 0; n < BM / 8; n++)
+        for (int n = 0; n < BM / 8; n++) {
+            float2 lse = *(const float2 *)(sl + stage * BM + n * 8 + (lane & 3) * 2);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                int c = n * 8 + (lane & 3) * 2 + (i & 1);
-                gta_int row = row0 + c, col = col0 + (lane >> 2) + (i >> 1) * 8;
-                float x = s[0][n][i] * factor;
-                if (MASK != 0 && row < p.rows && col < p.cols) {
-                    float y = gta_masked<H>(0.0f, MASK, p, t.batch, head, row, col);
-                    x = MASK == 1 && y != 0 ? y : gta_fma(y, GTA_LOG2E, x);
+                int row = row0 + n * 8 + (lane & 3) * 2 + (i & 1), col = col0 + (lane >> 2) + (i >> 1) * 8;
+                float x = s[0][n][i];
+                if (MASK != 0) {
+                    bool there = row < (int)p.rows && col < (int)p.cols;
+                    float y = there ? gta_masked<H>(0.0f, MASK, p, t.batch, head, row, col) : 0.0f;
+                    y = MASK == 1 ? y : y * GTA_LOG2E;
+                    x = MASK == 1 && y != 0 ? y : gta_fma(x, factor, y);
                 }
-                x = gta_exp2(x - sl[stage * BM + c]);
-                if (cut && col > row) x = 0;
-                s[0][n][i] = x;
-                g[0][n][i] = x * (g[0][n][i] - se[stage * BM + c]);
+                x = gta_exp2(gta_fma(x, MASK == 0 ? factor : 1.0f, -(i & 1 ? lse.y : lse.x)));
+                s[0][n][i] = cut && col > row ? 0.0f : x;
             }
-        if (DV) gta_sums<H, 1, BM, E>((float(*)[E / 8][4])av, s, dt);
-        if (DK) gta_sums<H, 1, BM, D>((float(*)[D / 8][4])ak, g, qt);
+        }
+        if (DV) gta_sums<H, 1, BM, E>((float(*)[E / 8][4])av, s, rows_d + stage_d);
+        if (!DK) continue;
+        gta_scores<H, 1, BM, E>(g, at_v, at_d + stage_d);
+#pragma unroll
+        for (int n = 0; n < BM / 8; n++) {
+            float2 delta = *(const float2 *)(se + stage * BM + n * 8 + (lane & 3) * 2);
+#pragma unroll
+            for (int i = 0; i < 4; i++) g[0][n][i] = s[0][n][i] * (g[0][n][i] - (i & 1 ? delta.y : delta.x));
+        }
+        gta_sums<H, 1, BM, D>((float(*)[D / 8][4])ak, g, rows_q + stage_q);
     }
     if (tiles == 0) gta_copies_done();
     __syncthreads();

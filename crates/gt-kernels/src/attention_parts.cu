@@ -1,4 +1,5 @@
-#ifndef GTA_PARTS
+// An emulation that knows nothing of attention leaves it out.
+#if !defined(GTA_PARTS) && (!defined(GT_EMULATE) || defined(GTA_FN))
 #define GTA_PARTS
 // What the kernels of attention share: their parameters, element types, and the instructions they are written with.
 
@@ -42,6 +43,8 @@ GTA_FN gta_word gta_two_bf16(float lo, float hi) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(b) : "f"(hi), "f"(lo));
     return b;
 }
+typedef gta_word gta_addr; // In shared memory.
+GTA_FN gta_addr gta_address(const void *at) { return (gta_addr)__cvta_generic_to_shared(at); }
 // c += a b, 16 x 16 by 16 x 8, spread over the warp.
 GTA_FN void gta_mma_f16(float *c, const gta_word *a, gta_word b0, gta_word b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -54,25 +57,21 @@ GTA_FN void gta_mma_bf16(float *c, const gta_word *a, gta_word b0, gta_word b1) 
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 // Four 8 x 8 matrices; lane i gives the address of row i % 8 of matrix i / 8.
-GTA_FN void gta_ldmatrix(gta_word *r, const gta_half *at) {
-    gta_word from = (gta_word)__cvta_generic_to_shared(at);
+GTA_FN void gta_ldmatrix(gta_word *r, gta_addr from) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(from));
 }
-GTA_FN void gta_ldmatrix_trans(gta_word *r, const gta_half *at) {
-    gta_word from = (gta_word)__cvta_generic_to_shared(at);
+GTA_FN void gta_ldmatrix_trans(gta_word *r, gta_addr from) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(from));
 }
 // Copies 16 bytes aside, or zeros where `bytes` is 0.
-GTA_FN void gta_copy16(void *to, const void *from, int bytes) {
-    gta_word at = (gta_word)__cvta_generic_to_shared(to);
+GTA_FN void gta_copy16(gta_addr at, const void *from, int bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
 }
-GTA_FN void gta_copy4(void *to, const void *from, int bytes) {
-    gta_word at = (gta_word)__cvta_generic_to_shared(to);
+GTA_FN void gta_copy4(gta_addr at, const void *from, int bytes) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
 }
 GTA_FN void gta_copies_sent() { asm volatile("cp.async.commit_group;" ::: "memory"); }

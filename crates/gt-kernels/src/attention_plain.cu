@@ -1,3 +1,4 @@
+#ifdef GTA_PARTS
 // Attention for every type and size: a warp for a row (or for a column of keys and values), 32 of the others at a time.
 
 // Where a row's elements are kept: as many to a lane.
@@ -164,3 +165,4 @@ GTA_PLAIN(f16, GtaF16)
 GTA_PLAIN(bf16, GtaBF16)
 GTA_PLAIN(f32, GtaF32)
 GTA_PLAIN(f64, GtaF64)
+#endif

@@ -38,6 +38,20 @@ pub const PLAIN: &str = concat!(
     include_str!("attention_plain.cu"),
 );
 
+include!(concat!(env!("OUT_DIR"), "/images.rs"));
+
+/// The plain kernels compiled for an architecture such as `sm_90`: a cubin for it or for an older one of its generation, else
+/// PTX, which the driver compiles. None in a build without them (`tools/kernels.py`): `PLAIN` is then to be compiled.
+pub fn plain_image(arch: &str) -> Option<&'static [u8]> {
+    let number = |name: &str| name.strip_prefix("sm_")?.trim_end_matches(['a', 'f']).parse::<u32>().ok();
+    let wanted = number(arch)?;
+    // A cubin runs on later devices of the same generation.
+    let fits = |made: u32| made <= wanted && made / 10 == wanted / 10;
+    let cubins = IMAGES.iter().filter_map(|(name, image)| Some((number(name).filter(|&n| fits(n))?, *image)));
+    let cubin = cubins.max_by_key(|(made, _)| *made).map(|(_, image)| image);
+    cubin.or_else(|| IMAGES.iter().find(|(name, _)| *name == "compute_80").map(|(_, image)| *image))
+}
+
 /// The launches of a step by plain kernels.
 pub fn plain(step: usize, plan: &Plan) -> Launches {
     match &plan.steps[step].work {
@@ -61,4 +75,22 @@ pub fn made(step: usize, plan: &Plan) -> Option<Launches> {
 /// the updates of all parameters of an optimizer step.
 pub fn together(steps: &[usize], plan: &Plan) -> Option<Launches> {
     made::together(steps, plan)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_are_for_this_source() {
+        // A build without images has none to look at.
+        if IMAGES.is_empty() {
+            return;
+        }
+        for arch in ["sm_80", "sm_86", "sm_90", "sm_90a", "sm_100"] {
+            assert!(plain_image(arch).is_some_and(|i| i.starts_with(b"\x7fELF")), "{arch}");
+        }
+        assert!(plain_image("sm_120").is_some_and(|i| i.starts_with(b"//")), "PTX for what comes later");
+        assert_eq!(plain_image("gfx90a"), None);
+    }
 }

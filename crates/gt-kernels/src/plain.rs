@@ -227,7 +227,7 @@ fn rows(low: &Low, out: &mut Launches) {
     words.put(count);
     low.dims.iter().for_each(|&n| words.put(n as u64));
     words.append(body);
-    let block = width.max(128);
+    let block = if width > 32 { width } else { 128 };
     let grid = (rows * many).div_ceil(block / width);
     launch(["gt_rows", "gt_rows_long"], words, regs.most, grid, block, out);
     if let (Some(parts), Some(from)) = (parts, scratch) {

@@ -15,3 +15,4 @@ mod mlp;
 mod prefixes;
 mod products;
 mod programs;
+mod signals;

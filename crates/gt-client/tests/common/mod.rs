@@ -3,6 +3,7 @@
 
 use gt_client::session::OnMsg;
 use gt_client::{Link, Session, Settings, Tensor, current};
+use gt_ir::signal::SignalSpec;
 use gt_ir::{Arg, DType, Error, HostTensor, Operand, Program, Result, Scalar, Slot, TensorId, Ty, reference};
 use gt_net::msg::{
     Batch, ClientMsg, Failure, Payload, Prefix, Run, SessionId, SessionMsg, SessionWelcome, Stats, Value,
@@ -25,6 +26,7 @@ struct State {
     /// The prefix each program was sent with.
     begun: Vec<Option<u64>>,
     forgotten: Vec<u64>,
+    signals: Vec<SignalSpec>,
     completed: u64,
 }
 
@@ -150,6 +152,11 @@ impl TestLink {
         self.state.lock().unwrap().forgotten.clone()
     }
 
+    /// The signals told so far.
+    pub fn signals(&self) -> Vec<SignalSpec> {
+        self.state.lock().unwrap().signals.clone()
+    }
+
     /// The plan keys of the programs, in order.
     pub fn keys(&self) -> Vec<u64> {
         self.programs().iter().map(|p| p.key).collect()
@@ -203,6 +210,10 @@ impl Link for TestLink {
                 state.begin(prefix);
                 None
             }
+            ClientMsg::Signals { specs } => {
+                state.signals.extend(specs);
+                None
+            }
             ClientMsg::Forget { prefix } => {
                 state.forgotten.push(prefix);
                 None
@@ -211,7 +222,6 @@ impl Link for TestLink {
             | ClientMsg::Carry { .. }
             | ClientMsg::Withdraw { .. }
             | ClientMsg::FetchRelay { .. }
-            | ClientMsg::Signals { .. }
             | ClientMsg::Bye => None,
         };
         drop(state);

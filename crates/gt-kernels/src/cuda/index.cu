@@ -144,30 +144,33 @@ template <class D> GT_FN typename D::T gt_put_value(const u64* w, u64 i) {
 }
 
 // Few entries along the dimension: the first entry of an element takes all that follow it in the line.
-template <class D> GT_FN void gt_put_few_of(const u64* w) {
-    const int mode = (int)w[2];
+template <class T> __device__ void gt_put_few_of(const u64* w) {
+    const int mode = (int)w[2], dtype = (int)w[3];
     const u64 i = gt_thread(), entries = w[4], inner = w[14];
     if (i >= entries * w[13] * inner) return;
     // In a scatter slices and rows are 1; in a take's put entries are the same for all slices.
-    const u64 c = inner == 1 ? 0 : i % inner, r = inner == 1 ? i : i / inner, o = w[13] == 1 ? 0 : r / entries, e = r - o * entries;
+    const u64 r = inner == 1 ? i : gt_quotient(i, inner), c = i - r * inner, o = w[13] == 1 ? 0 : gt_quotient(r, entries), e = r - o * entries;
     const i64 row = gt_put_row(w, e);
     if (row < 0) return;
-    const u64 lines = w[15], step = w[16], place = step == 0 ? 0 : gt_quotient(e, step) % lines;
+    const u64 lines = w[15], step = w[16], place = lines == 1 ? 0 : gt_quotient(e, step) % lines;
     for (u64 j = 0; j < place; j++)
         if (gt_put_row(w, e - (place - j) * step) == row) return;
-    const u64 to = w[18] ? (u64)gt_put_place(w, e, row) : (o * w[8] + (u64)row) * inner + c;
-    typename D::T x = gt_get<D>((char*)GT_PUT_BASE, (i64)to);
+    const i64 to = w[18] ? gt_put_place(w, e, row) : (i64)((o * w[8] + (u64)row) * inner + c);
+    T x = gt_value<T>(gt_load_word(dtype, (char*)GT_PUT_BASE, to));
     for (u64 j = place; j < lines; j++) {
         const u64 f = e + (j - place) * step;
-        if (j == place || gt_put_row(w, f) == row) x = gt_meet(mode, x, gt_put_value<D>(w, (o * entries + f) * inner + c));
+        if (j == place || gt_put_row(w, f) == row) {
+            const i64 from = (i64)(w[11] + (o * entries + f) * inner + c);
+            x = gt_meet(mode, x, w[10] ? gt_value<T>(gt_load_word(dtype, (const char*)w[10], from)) : gt_number<T>(w[11]));
+        }
     }
-    gt_set<D>((char*)GT_PUT_BASE, (i64)to, x);
+    gt_store_word(dtype, (char*)GT_PUT_BASE, to, gt_word(x));
 }
 GT_STEP(gt_put_few, 256) {
     if (gt_failed(d.w[0])) return;
-#define X(D) gt_put_few_of<D>(d.w);
-    GT_EACH_DTYPE((int)d.w[3], X)
-#undef X
+    if (d.w[3] == 9) gt_put_few_of<double>(d.w);
+    else if (d.w[3] >= 6) gt_put_few_of<float>(d.w);
+    else gt_put_few_of<i64>(d.w);
 }
 
 // An element's rank and its place, by which it is sorted; equals keep their order.
@@ -195,7 +198,7 @@ template <class D> GT_FN void gt_put_sorted_of(const u64* w) {
         if (mode == 0) {
             x = gt_put_value<D>(w, (o * entries + pairs[end - 1].at) * inner + c);
         } else {
-#pragma unroll 8
+#pragma unroll 4
             for (u64 q = p; q < end; q++) x = gt_meet(mode, x, gt_put_value<D>(w, (o * entries + pairs[q].at) * inner + c));
         }
         gt_set<D>((char*)GT_PUT_BASE, (i64)to, x);

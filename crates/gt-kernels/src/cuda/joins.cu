@@ -30,12 +30,12 @@ struct J_min {
 };
 
 // Joins the values of `w` neighbouring threads of a warp; all of them get the result.
-template <class J, class T> GT_FN T gt_lanes(T v, int w) {
+template <class J, class T> GT_FN T gt_lanes(T v, int w, J by = J()) {
 #pragma unroll
     for (int m = 1; m < 32; m <<= 1) {
         if (m < w) {
             T o = __shfl_xor_sync(0xffffffffu, v, m);
-            v = threadIdx.x & m ? J::join(o, v) : J::join(v, o);
+            v = threadIdx.x & m ? by.join(o, v) : by.join(v, o);
         }
     }
     return v;
@@ -47,32 +47,35 @@ template <class T> struct gt_room {
 };
 
 // Joins the values of `w` threads, the whole block where these are more than a warp; all of them get the result.
-template <class J, class T> GT_FN T gt_row_join(T v, int w, gt_room<T>& room, int& turn) {
-    if (w <= 32) return gt_lanes<J>(v, w);
-    v = gt_lanes<J>(v, 32);
+template <class J, class T> GT_FN T gt_row_join(T v, int w, gt_room<T>& room, int& turn, J by = J()) {
+    if (w <= 32) return gt_lanes<J>(v, w, by);
+    v = gt_lanes<J>(v, 32, by);
     T* of = room.of[turn];
     turn ^= 1;
     if (threadIdx.x % 32 == 0) of[threadIdx.x / 32] = v;
     __syncthreads();
-    return gt_lanes<J>(of[threadIdx.x % 32 % (w / 32)], w / 32);
+    return gt_lanes<J>(of[threadIdx.x % 32 % (w / 32)], w / 32, by);
 }
 
 // Joins the results of a row's blocks; every warp does so by itself. Barriers before and behind are the caller's.
-template <class J, class T> GT_FN T gt_parts_join(const T* parts, int n) {
-    T acc[4] = {J::template none<T>(), J::template none<T>(), J::template none<T>(), J::template none<T>()};
+template <class J, class T> GT_FN T gt_parts_join(const T* parts, int n, J by = J()) {
+    T acc[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++) acc[j] = by.template none<T>();
     for (int e = threadIdx.x % 32 * 4; e < n; e += 128)
+#pragma unroll
         for (int j = 0; j < 4; j++)
-            if (e + j < n) acc[j] = J::join(acc[j], parts[e + j]);
-    return gt_lanes<J>(J::join(J::join(acc[0], acc[1]), J::join(acc[2], acc[3])), 32);
+            if (e + j < n) acc[j] = by.join(acc[j], parts[e + j]);
+    return gt_lanes<J>(by.join(by.join(acc[0], acc[1]), by.join(acc[2], acc[3])), 32, by);
 }
 
 // Joins the values of the lanes of columns: thread `x` of `width`, lane `y`. The result is lane 0's.
-template <class J, class T> GT_FN T gt_columns_join(T v, T* room, int x, int y, int width) {
+template <class J, class T> GT_FN T gt_columns_join(T v, T* room, int x, int y, int width, J by = J()) {
     room[y * width + x] = v;
 #pragma unroll
     for (int half = 1; half < GT_COLUMN_LANES; half <<= 1) {
         __syncthreads();
-        if (y % (2 * half) == 0) room[y * width + x] = v = J::join(v, room[(y + half) * width + x]);
+        if (y % (2 * half) == 0) room[y * width + x] = v = by.join(v, room[(y + half) * width + x]);
     }
     __syncthreads();
     return v;

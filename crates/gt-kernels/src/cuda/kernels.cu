@@ -27,27 +27,27 @@ template <> GT_FN i64 gt_value<i64>(u64 w) { return (i64)w; }
         default: X(D_f64) break;                                                                                    \
     }
 
-__device__ inline u64 gt_load_word(int dtype, const char* p, i64 at) {
+__device__ __noinline__ u64 gt_load_word(int dtype, const char* p, i64 at) {
     u64 out = 0;
 #define X(D) out = gt_word(gt_get<D>(p, at));
     GT_EACH_DTYPE(dtype, X)
 #undef X
     return out;
 }
-__device__ inline void gt_store_word(int dtype, char* p, i64 at, u64 word) {
+__device__ __noinline__ void gt_store_word(int dtype, char* p, i64 at, u64 word) {
 #define X(D) gt_set<D>(p, at, gt_value<D::T>(word));
     GT_EACH_DTYPE(dtype, X)
 #undef X
 }
 // A value of a computing type, rounded to an element type.
-template <class S> __device__ u64 gt_rounded(int dtype, S x) {
+template <class S> __device__ __noinline__ u64 gt_rounded(int dtype, S x) {
     u64 out = 0;
 #define X(D) out = gt_word(D::of(x));
     GT_EACH_DTYPE(dtype, X)
 #undef X
     return out;
 }
-__device__ inline u64 gt_cast_word(int kind, int dtype, u64 w) {
+__device__ __noinline__ u64 gt_cast_word(int kind, int dtype, u64 w) {
     if (kind == 0) return gt_rounded(dtype, gt_value<float>(w));
     if (kind == 1) return gt_rounded(dtype, gt_value<double>(w));
     return gt_rounded(dtype, gt_value<i64>(w));
@@ -120,7 +120,7 @@ __device__ __noinline__ void gt_exec(u64* r, const u64* pc, const u64* end, cons
     }
 }
 
-GT_FN bool gt_failed(u64 flag) { return flag != 0 && *(volatile u64*)flag != 0; }
+GT_FN bool gt_failed(u64 flag) { return flag != 0 && *(const u64*)flag != 0; }
 
 // A description too long for a launch is first written to memory.
 extern "C" __global__ void gt_words(const __grid_constant__ gt_words_500 from, u64* to, i64 n) {
@@ -139,33 +139,58 @@ template <int N> __device__ void gt_map_run(const u64* w) {
 extern "C" __global__ void __launch_bounds__(128) gt_map(const __grid_constant__ gt_words_500 d) { gt_map_run<24>(d.w); }
 extern "C" __global__ void __launch_bounds__(128) gt_map_long(const u64* w) { gt_map_run<128>(w); }
 
-template <class T> struct gt_row_room {
-    gt_room<T> room;
-    T parts[GT_MOST_PARTS];
+// Joins words, as a kind of reduction and a computing type say.
+struct J_word {
+    int joins, kind;
+    template <class T> GT_FN T both(T a, T b) const {
+        return joins == 0 ? J_sum::join(a, b) : joins == 1 ? J_prod::join(a, b) : joins == 2 ? J_max::join(a, b) : J_min::join(a, b);
+    }
+    template <class T> GT_FN u64 nothing() const {
+        return gt_word(joins == 0 ? J_sum::none<T>() : joins == 1 ? J_prod::none<T>() : joins == 2 ? J_max::none<T>() : J_min::none<T>());
+    }
+    GT_FN u64 join(u64 a, u64 b) const {
+        if (kind == 0) return gt_word(both(gt_value<float>(a), gt_value<float>(b)));
+        if (kind == 1) return gt_word(both(gt_value<double>(a), gt_value<double>(b)));
+        return gt_word(both(gt_value<i64>(a), gt_value<i64>(b)));
+    }
+    template <class U> GT_FN U none() const {
+        return kind == 0 ? nothing<float>() : kind == 1 ? nothing<double>() : nothing<i64>();
+    }
+};
+
+// Writes a word as an element of its computing type.
+GT_FN void gt_store_raw(int kind, u64 to, u64 at, u64 word) {
+    if (kind == 0) ((u32*)to)[at] = (u32)word;
+    else ((u64*)to)[at] = word;
+}
+
+struct gt_row_room {
+    gt_room<u64> room;
+    u64 parts[GT_MOST_PARTS];
 };
 
 // Reduces register `a` over the elements first..last of the row at `base`, in blocks.
-template <int N, class J, class T>
-__device__ T gt_row_fold(u64* r, const u64* code, const u64* end, const u64* dims, int nd, u64 base, u64 first, u64 last,
-                         int a, int width, bool live, gt_row_room<T>& shared, int& turn) {
+__device__ __noinline__ u64 gt_row_fold(u64* r, const u64* code, const u64* end, const u64* dims, int nd, u64 base, u64 first,
+                                        u64 last, int a, int width, bool live, gt_row_room& shared, int& turn, J_word by) {
     const int t = threadIdx.x % width;
-    T v = J::template none<T>();
+    u64 v = by.none<u64>();
     const u64 blocks = (last - first + GT_BLOCK - 1) / GT_BLOCK;
     for (u64 b = 0; b < blocks; b++) {
         const u64 start = first + b * GT_BLOCK, stop = start + GT_BLOCK < last ? start + GT_BLOCK : last;
-        T acc[4] = {J::template none<T>(), J::template none<T>(), J::template none<T>(), J::template none<T>()};
+        u64 acc[4] = {by.none<u64>(), by.none<u64>(), by.none<u64>(), by.none<u64>()};
         for (u64 e = start + t * 4; e < stop; e += 4 * width)
+#pragma unroll
             for (int j = 0; j < 4; j++)
                 if (e + j < stop) {
                     gt_exec(r, code, end, dims, nd, base + e + j, live);
-                    acc[j] = J::join(acc[j], gt_value<T>(r[a]));
+                    acc[j] = by.join(acc[j], r[a]);
                 }
-        v = gt_row_join<J>(J::join(J::join(acc[0], acc[1]), J::join(acc[2], acc[3])), width, shared.room, turn);
+        v = gt_row_join(by.join(by.join(acc[0], acc[1]), by.join(acc[2], acc[3])), width, shared.room, turn, by);
         if (blocks > 1 && threadIdx.x == 0) shared.parts[b] = v;
     }
     if (blocks > 1) {
         __syncthreads();
-        v = gt_parts_join<J>(shared.parts, (int)blocks);
+        v = gt_parts_join(shared.parts, (int)blocks, by);
     }
     return v;
 }
@@ -174,7 +199,7 @@ __device__ T gt_row_fold(u64* r, const u64* code, const u64* end, const u64* dim
 // where the parts' results go, sections; sizes; sections. A section is a word that describes it, its length, and its
 // code: once per row, or for every element and perhaps ending in a reduction.
 template <int N> __device__ void gt_rows_run(const u64* w) {
-    __shared__ gt_row_room<double> room;
+    __shared__ gt_row_room room;
     if (gt_failed(w[0])) return;
     const int width = (int)w[4];
     const u64 id = (u64)blockIdx.x * (blockDim.x / width) + threadIdx.x / width, parts = w[5];
@@ -196,22 +221,11 @@ template <int N> __device__ void gt_rows_run(const u64* w) {
         } else if ((head >> 8 & 255) == 0) {
             for (u64 e = first + t; e < last; e += width) gt_exec(r, code, end, dims, nd, base + e, live);
         } else {
-            const int joins = head >> 16 & 255, kind = head >> 24 & 255, a = head >> 32 & 255, dtype = head >> 48 & 255;
-            u64& out = r[head >> 40 & 255];
-#define FOLD(J, T)                                                                                                  \
-    {                                                                                                               \
-        T v = gt_row_fold<N, J, T>(r, code, end, dims, nd, base, first, last, a, width, live,                       \
-                                   (gt_row_room<T>&)room, turn);                                                    \
-        if (parts > 1) {                                                                                            \
-            if (live && t == 0) ((T*)w[6])[id] = v;                                                                 \
-        } else                                                                                                      \
-            out = gt_rounded(dtype, v);                                                                             \
-    }
-#define EACH(T)                                                                                                     \
-    if (joins == 0) FOLD(J_sum, T) else if (joins == 1) FOLD(J_prod, T) else if (joins == 2) FOLD(J_max, T) else FOLD(J_min, T)
-            if (kind == 0) { EACH(float) } else if (kind == 1) { EACH(double) } else { EACH(i64) }
-#undef FOLD
-#undef EACH
+            const J_word by = {(int)(head >> 16 & 255), (int)(head >> 24 & 255)};
+            const int a = head >> 32 & 255, dtype = head >> 48 & 255;
+            const u64 v = gt_row_fold(r, code, end, dims, nd, base, first, last, a, width, live, room, turn, by);
+            if (parts == 1) r[head >> 40 & 255] = gt_cast_word(by.kind, dtype, v);
+            else if (live && t == 0) gt_store_raw(by.kind, w[6], id, v);
         }
     }
 }
@@ -220,39 +234,27 @@ extern "C" __global__ void __launch_bounds__(512) gt_rows_long(const u64* w) { g
 
 // Columns: 32 of them and 8 lanes per block. Words: failure record, columns, rows, dimensions, blocks of rows, how to
 // join (kind of reduction, computing type, register, element type), where the result goes, words of code; sizes; code.
-template <int N, class J, class T> __device__ void gt_columns_of(const u64* w, u64* r) {
-    __shared__ T room[GT_COLUMN_LANES * 32];
+template <int N> __device__ void gt_columns_run(const u64* w) {
+    __shared__ u64 room[GT_COLUMN_LANES * 32];
+    if (gt_failed(w[0])) return;
+    u64 r[N];
+    const J_word by = {(int)(w[5] & 255), (int)(w[5] >> 8 & 255)};
     const u64 columns = w[1], rows = w[2], blocks = w[4], across = (columns + 31) / 32;
     const int nd = (int)w[3], x = threadIdx.x % 32, y = threadIdx.x / 32, a = w[5] >> 16 & 255;
     const u64 block = blockIdx.x / across, c = blockIdx.x % across * 32 + x;
     const u64* code = w + 8 + nd;
-    T v = J::template none<T>();
+    u64 v = by.none<u64>();
     if (c < columns)
         for (u64 i = block * GT_COLUMN_BLOCK + y; i < rows && i < (block + 1) * GT_COLUMN_BLOCK; i += GT_COLUMN_LANES) {
             gt_exec(r, code, code + w[7], w + 8, nd, i * columns + c, true);
-            v = J::join(v, gt_value<T>(r[a]));
+            v = by.join(v, r[a]);
         }
-    v = gt_columns_join<J>(v, room, x, y, 32);
+    v = gt_columns_join(v, room, x, y, 32, by);
     if (y == 0 && c < columns) {
-        if (blocks > 1) {
-            ((T*)w[6])[block * columns + c] = v;
-        } else {
-            const int dtype = w[5] >> 24 & 255;
-            gt_store_word(dtype, (char*)w[6], c, gt_rounded(dtype, v));
-        }
+        const int dtype = w[5] >> 24 & 255;
+        if (blocks > 1) gt_store_raw(by.kind, w[6], block * columns + c, v);
+        else gt_store_word(dtype, (char*)w[6], c, gt_cast_word(by.kind, dtype, v));
     }
-}
-template <int N> __device__ void gt_columns_run(const u64* w) {
-    if (gt_failed(w[0])) return;
-    u64 r[N];
-    const int joins = w[5] & 255, kind = w[5] >> 8 & 255;
-#define EACH(T)                                                                                                     \
-    if (joins == 0) gt_columns_of<N, J_sum, T>(w, r);                                                               \
-    else if (joins == 1) gt_columns_of<N, J_prod, T>(w, r);                                                         \
-    else if (joins == 2) gt_columns_of<N, J_max, T>(w, r);                                                          \
-    else gt_columns_of<N, J_min, T>(w, r);
-    if (kind == 0) { EACH(float) } else if (kind == 1) { EACH(double) } else { EACH(i64) }
-#undef EACH
 }
 extern "C" __global__ void __launch_bounds__(256) gt_columns(const __grid_constant__ gt_words_500 d) { gt_columns_run<24>(d.w); }
 extern "C" __global__ void __launch_bounds__(256) gt_columns_long(const u64* w) { gt_columns_run<128>(w); }

@@ -5,34 +5,33 @@ GT_FN bool gt_better(bool most, i64 a, i64 b) { return most ? a > b : a < b; }
 template <class T> GT_FN bool gt_better(bool most, T a, T b) { return b == b && (a != a || (most ? a > b : a < b)); }
 
 // Word 8: the largest, not the smallest; 9: a thread per line.
-template <class D> GT_FN void gt_arg_of(const u64* w) {
-    typedef typename D::T T;
-    __shared__ T values[256];
-    __shared__ u64 places[256];
+template <class T> __device__ void gt_arg_of(const u64* w, u64* values, u64* places) {
     const u64 n = w[6], inner = w[7], line = w[9] ? gt_thread() : blockIdx.x, t = w[9] ? 0 : threadIdx.x, by = w[9] ? 1 : 256;
     const bool most = w[8];
+    const int dtype = (int)w[4];
     if (line >= w[5] * inner) return;
     const u64 o = gt_quotient(line, inner), base = w[3] + o * n * inner + (line - o * inner);
-    const char* x = (const char*)w[2];
     T best = T(0);
     u64 at = ~0ull;
+#pragma unroll 4
     for (u64 j = t; j < n; j += by) {
-        const T v = gt_get<D>(x, (i64)(base + j * inner));
+        const T v = gt_value<T>(gt_load_word(dtype, (const char*)w[2], (i64)(base + j * inner)));
         if (at == ~0ull || gt_better(most, v, best)) best = v, at = j;
     }
     if (!w[9]) {
-        values[t] = best;
+        values[t] = gt_word(best);
         places[t] = at;
         for (int half = 128; half > 0; half >>= 1) {
             __syncthreads();
             if (t < (u64)half) {
-                const T v = values[t + half];
+                const T v = gt_value<T>(values[t + half]);
                 const u64 p = places[t + half];
                 // Of equals, and of NaNs, the first wins.
                 const bool same = !gt_better(most, v, best) && !gt_better(most, best, v);
                 if (p != ~0ull && (at == ~0ull || gt_better(most, v, best) || (same && p < at))) {
-                    values[t] = best = v;
-                    places[t] = at = p;
+                    best = v, at = p;
+                    values[t] = gt_word(v);
+                    places[t] = at;
                 }
             }
         }
@@ -40,30 +39,31 @@ template <class D> GT_FN void gt_arg_of(const u64* w) {
     if (t == 0) ((u64*)w[1])[line] = at == ~0ull ? 0 : at;
 }
 GT_STEP(gt_arg_reduce, 256) {
+    __shared__ u64 values[256], places[256];
     if (gt_failed(d.w[0])) return;
-#define X(D) gt_arg_of<D>(d.w);
-    GT_EACH_DTYPE((int)d.w[4], X)
-#undef X
+    if (d.w[4] == 9) gt_arg_of<double>(d.w, values, places);
+    else if (d.w[4] >= 6) gt_arg_of<float>(d.w, values, places);
+    else gt_arg_of<i64>(d.w, values, places);
 }
 
-// What running totals are kept in: singles as doubles.
-template <class D> struct gt_total { typedef typename D::T A; };
-template <> struct gt_total<D_f32> { typedef double A; };
-
-// Word 8: products, not sums; 9: a thread per line.
-template <class D, class J> GT_FN void gt_scan_of(const u64* w) {
-    typedef typename gt_total<D>::A A;
-    __shared__ A room[8];
+// Running totals are kept in A: singles as doubles. Word 8: products, not sums; 9: a thread per line.
+template <class A> GT_FN A gt_total(int dtype, u64 word) { return (A)gt_value<A>(word); }
+template <> GT_FN double gt_total<double>(int dtype, u64 word) {
+    return dtype == 8 ? (double)gt_value<float>(word) : gt_value<double>(word);
+}
+template <class A, class J> __device__ void gt_scan_of(const u64* w, A* room) {
     const u64 n = w[6], inner = w[7], line = w[9] ? gt_thread() : blockIdx.x;
+    const int dtype = (int)w[4];
     if (line >= w[5] * inner) return;
     const u64 o = gt_quotient(line, inner), base = o * n * inner + (line - o * inner);
     const char* x = (const char*)w[2];
     char* y = (char*)w[1];
     A carry = J::template none<A>();
     if (w[9]) {
+#pragma unroll 4
         for (u64 j = 0; j < n; j++) {
-            carry = J::join(carry, (A)gt_get<D>(x, (i64)(w[3] + base + j * inner)));
-            gt_set<D>(y, (i64)(base + j * inner), D::of(carry));
+            carry = J::join(carry, gt_total<A>(dtype, gt_load_word(dtype, x, (i64)(w[3] + base + j * inner))));
+            gt_store_word(dtype, y, (i64)(base + j * inner), gt_rounded(dtype, carry));
         }
         return;
     }
@@ -73,7 +73,7 @@ template <class D, class J> GT_FN void gt_scan_of(const u64* w) {
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const u64 e = first + t * 4 + j;
-            if (e < n) sum = J::join(sum, (A)gt_get<D>(x, (i64)(w[3] + base + e * inner)));
+            if (e < n) sum = J::join(sum, gt_total<A>(dtype, gt_load_word(dtype, x, (i64)(w[3] + base + e * inner))));
             v[j] = sum;
         }
         // The totals of the threads before this one in the warp, then of the warps before, then of the tiles before.
@@ -96,16 +96,19 @@ template <class D, class J> GT_FN void gt_scan_of(const u64* w) {
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const u64 e = first + t * 4 + j;
-            if (e < n) gt_set<D>(y, (i64)(base + e * inner), D::of(J::join(before, v[j])));
+            if (e < n) gt_store_word(dtype, y, (i64)(base + e * inner), gt_rounded(dtype, J::join(before, v[j])));
         }
     }
 }
+template <class A> __device__ void gt_scan_kind(const u64* w, u64* room) {
+    if (w[8]) gt_scan_of<A, J_prod>(w, (A*)room); else gt_scan_of<A, J_sum>(w, (A*)room);
+}
 GT_STEP(gt_scan, 256) {
+    __shared__ u64 room[8];
     if (gt_failed(d.w[0])) return;
-#define X(D)                                                                                                        \
-    if (d.w[8]) gt_scan_of<D, J_prod>(d.w); else gt_scan_of<D, J_sum>(d.w);
-    GT_EACH_DTYPE((int)d.w[4], X)
-#undef X
+    if (d.w[4] >= 8) gt_scan_kind<double>(d.w, room);
+    else if (d.w[4] >= 6) gt_scan_kind<float>(d.w, room);
+    else gt_scan_kind<i64>(d.w, room);
 }
 
 // Word 8: the logarithm; 9: 32 lines side by side per block, 8 threads each.

@@ -28,6 +28,9 @@ pub fn launch(low: &Low, to: &Columns, out: &mut Launches) {
     let (join, ty) = (joins(to.kind).1, low.computing(to.reg).text());
     let mut w = Writer::new(low);
     w.guard();
+    if !low.puts.is_empty() {
+        w.leave();
+    }
     let int = w.int();
     w.line(format!("__shared__ {ty} room[{v}][{}];", COLUMN_LANES * WIDTH));
     w.line(format!("const int x = threadIdx.x % {WIDTH}, y = threadIdx.x / {WIDTH};"));
@@ -53,6 +56,7 @@ pub fn launch(low: &Low, to: &Columns, out: &mut Launches) {
     w.line(format!(
         "for (int j = 0; j < {v}; j++) acc[j] = gt_columns_join<{join}>(acc[j], room[j], x, y, {WIDTH});"
     ));
+    w.leave();
     w.line(format!("if (y == 0 && c < {columns}) {{"));
     w.line("#pragma unroll");
     match scratch {

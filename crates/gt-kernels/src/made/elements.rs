@@ -123,6 +123,7 @@ pub fn body(w: &mut Writer, v: usize, unroll: usize, flat: bool, vectors: usize)
     }
     w.line("    }");
     w.line("}");
+    w.leave();
     begin(w, unroll, v, flat, vectors);
     for (k, put) in low.puts.iter().enumerate() {
         let (dtype, place, to) = (put.dtype, w.place(&put.at, &names), w.address(put.base));

@@ -130,11 +130,18 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Leaves if an earlier check has failed, where the kernel writes memory that was given to the program.
+    /// Asks whether an earlier check has failed, where the kernel writes memory that was given to the program. The answer is
+    /// looked at only before the first store (`leave`), since it takes as long as a load.
     pub fn guard(&mut self) {
         if self.low.guarded {
             let name = self.param(Param::Failed);
-            self.line(format!("if (*(const volatile u64*){name}) return;"));
+            self.line(format!("const u64 failed = *(const u64*){name};"));
+        }
+    }
+
+    pub fn leave(&mut self) {
+        if self.low.guarded {
+            self.line("if (failed) return;");
         }
     }
 

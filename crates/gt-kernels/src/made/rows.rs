@@ -65,8 +65,11 @@ pub fn launch(low: &Low, out: &mut Launches) {
     declare_kept(&mut w, &rows, &list);
     let mut done = vec![false; low.ins.len()];
     for section in &list {
+        if !section.puts.is_empty() {
+            w.leave();
+        }
         if section.row {
-            row_section(&mut w, &rows, section, &mut done);
+            row_section(&mut w, section, &mut done);
         } else {
             element_section(&mut w, &rows, section, &mut done);
         }
@@ -166,7 +169,7 @@ fn row_name(i: usize) -> String {
     format!("v{i}")
 }
 
-fn row_section(w: &mut Writer, rows: &Rows, section: &Section, done: &mut [bool]) {
+fn row_section(w: &mut Writer, section: &Section, done: &mut [bool]) {
     let low = w.low;
     let mut names: Vec<String> = (0..low.lead).map(|d| format!("c{d}")).collect();
     names.resize(low.dims.len(), "0".into());
@@ -188,7 +191,6 @@ fn row_section(w: &mut Writer, rows: &Rows, section: &Section, done: &mut [bool]
         };
         w.line(format!("const {ty} v{i} = {value};"));
     }
-    let _ = rows;
     for &p in &section.puts {
         let put = &low.puts[p];
         let (place, to) = (w.place(&put.at, &names), w.address(put.base));
@@ -276,7 +278,7 @@ fn element_section(w: &mut Writer, rows: &Rows, section: &Section, done: &mut [b
         w.line(format!("    for (int j = 0; j < {CHUNK}; j++) acc[j] = {join}::none<{ty}>();"));
     }
     let fresh: Vec<usize> =
-        section.ins.iter().copied().filter(|&i| !(rows.keeps && done[i]) && !is_num(low, i)).collect();
+        section.ins.iter().copied().filter(|&i| !is_num(low, i) && (!rows.keeps || !done[i])).collect();
     let loads: Vec<usize> = fresh.iter().copied().filter(|&i| is_mem(low, i)).collect();
     if !rows.keeps {
         for &i in &loads {

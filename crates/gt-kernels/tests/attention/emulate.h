@@ -21,9 +21,9 @@
 
 struct dim3 { unsigned x, y, z; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
-struct alignas(16) float4 { float x, y, z, w; };
+struct alignas(8) float2 { float x, y; };
 static dim3 gridDim, blockDim, blockIdx, threadIdx;
-alignas(128) static unsigned char gta_shared[256 << 10];
+alignas(128) static unsigned char gta_shared[128 << 10];
 
 namespace emu {
 struct Copy { void *to; const void *from; int size, bytes; };
@@ -78,7 +78,7 @@ static void run_block(unsigned threads, size_t shared) {
                 if (fibres[i].begun) _longjmp(fibres[i].at, 1);
                 fibres[i].begun = true;
                 Fibre &f = fibres[i];
-                f.stack.resize(256 << 10);
+                f.stack.resize(64 << 10);
                 getcontext(&f.start);
                 f.start.uc_stack.ss_sp = f.stack.data();
                 f.start.uc_stack.ss_size = f.stack.size();
@@ -183,10 +183,12 @@ static void emu_mma(float *c, const unsigned *a, unsigned b0, unsigned b1, float
 }
 static inline void gta_mma_f16(float *c, const unsigned *a, unsigned b0, unsigned b1) { emu_mma(c, a, b0, b1, gta_of_f16); }
 static inline void gta_mma_bf16(float *c, const unsigned *a, unsigned b0, unsigned b1) { emu_mma(c, a, b0, b1, emu_of_bf16); }
-static void emu_ldmatrix(unsigned *r, const unsigned short *at, bool trans) {
+typedef uintptr_t gta_addr;
+static inline gta_addr gta_address(const void *at) { return (gta_addr)at; }
+static void emu_ldmatrix(unsigned *r, gta_addr at, bool trans) {
     size_t w = emu::now / 32, lane = emu::now % 32;
-    assert((uintptr_t)at % 16 == 0);
-    emu::box[w][lane][0] = (uint64_t)(uintptr_t)at;
+    assert(at % 16 == 0);
+    emu::box[w][lane][0] = at;
     emu::meet_warp();
     for (int m = 0; m < 4; m++) {
         unsigned halves[2];
@@ -198,10 +200,10 @@ static void emu_ldmatrix(unsigned *r, const unsigned short *at, bool trans) {
     }
     emu::meet_warp();
 }
-static inline void gta_ldmatrix(unsigned *r, const unsigned short *at) { emu_ldmatrix(r, at, false); }
-static inline void gta_ldmatrix_trans(unsigned *r, const unsigned short *at) { emu_ldmatrix(r, at, true); }
-static inline void gta_copy16(void *to, const void *from, int bytes) { emu::copy_aside(to, from, 16, bytes); }
-static inline void gta_copy4(void *to, const void *from, int bytes) { emu::copy_aside(to, from, 4, bytes); }
+static inline void gta_ldmatrix(unsigned *r, gta_addr at) { emu_ldmatrix(r, at, false); }
+static inline void gta_ldmatrix_trans(unsigned *r, gta_addr at) { emu_ldmatrix(r, at, true); }
+static inline void gta_copy16(gta_addr to, const void *from, int bytes) { emu::copy_aside((void *)to, from, 16, bytes); }
+static inline void gta_copy4(gta_addr to, const void *from, int bytes) { emu::copy_aside((void *)to, from, 4, bytes); }
 static inline void gta_copies_sent() {
     auto &f = emu::fibres[emu::now];
     f.waiting.insert(f.waiting.end(), f.sent.begin(), f.sent.end());

@@ -21,6 +21,7 @@ fn base(dtype: DType) -> Case {
         mask: Mask::None,
         strided: false,
         shifted: 0,
+        scale: 0.3,
     }
 }
 
@@ -84,6 +85,8 @@ fn halves_are_right_in_odd_cases() {
         Case { rows: 50, cols: 66, mask: Mask::Added, causal: true, ..b.clone() },
         Case { rows: 50, cols: 66, mask: Mask::Wide, dtype: DType::F16, ..b.clone() },
         Case { rows: 10, cols: 0, ..b.clone() },
+        Case { rows: 40, cols: 72, causal: true, scale: -0.4, ..b.clone() },
+        Case { rows: 40, cols: 72, causal: true, scale: 0.0, ..b.clone() },
         Case { heads: 6, key_heads: 2, rows: 40, cols: 72, causal: true, ..b.clone() },
     ];
     both(&cases, Kernels::Made);
@@ -98,7 +101,7 @@ fn wide_halves_are_right() {
 #[test]
 fn large_tiles_are_right() {
     // Enough heads that the largest tiles are taken.
-    let b = Case { batch: vec![8], heads: 16, key_heads: 16, rows: 130, cols: 130, ..base(DType::BF16) };
+    let b = Case { batch: vec![16], heads: 16, key_heads: 16, rows: 130, cols: 70, ..base(DType::BF16) };
     both(&[Case { causal: true, ..b }], Kernels::Made);
 }
 

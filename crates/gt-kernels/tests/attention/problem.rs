@@ -38,9 +38,8 @@ pub struct Case {
     pub strided: bool,
     /// Elements before the first.
     pub shifted: usize,
+    pub scale: f64,
 }
-
-const SCALE: f64 = 0.3;
 
 /// Numbers in memory of a type, also as doubles.
 struct Array {
@@ -179,8 +178,8 @@ fn written_out(c: &Case, [q, k, v]: [&[f64]; 3], mask: Option<&[f64]>) -> (Vec<f
                         match c.mask {
                             _ if c.causal && j > i => f64::NEG_INFINITY,
                             Mask::Bool if m == 0.0 => f64::NEG_INFINITY,
-                            Mask::Bool | Mask::None => dot * SCALE,
-                            Mask::Added | Mask::Wide => dot * SCALE + m,
+                            Mask::Bool | Mask::None => dot * c.scale,
+                            Mask::Added | Mask::Wide => dot * c.scale + m,
                         }
                     })
                     .collect();
@@ -214,7 +213,7 @@ fn gradients(c: &Case, [q, k, v, dout]: [&[f64]; 4], out: &[f64], weights: &[f64
                 for j in 0..c.cols {
                     let (p, col) = (weights[row * c.cols + j], kv * c.cols + j);
                     let dp: f64 = (0..c.e).map(|x| dout[row * c.e + x] * v[col * c.e + x]).sum();
-                    let ds = p * (dp - delta) * SCALE;
+                    let ds = p * (dp - delta) * c.scale;
                     (0..c.e).for_each(|x| dv[col * c.e + x] += p * dout[row * c.e + x]);
                     for x in 0..c.d {
                         dq[row * c.d + x] += ds * k[col * c.d + x];
@@ -288,7 +287,7 @@ pub fn check(c: &Case, kernels: Kernels, backward: bool) {
         .map(|i| Array::new(7 + i as u32, types[i], &[wants[i].len()], Map::dense(&[0].into()), |_| f64::NAN))
         .collect();
 
-    let scale = Num::Const(Scalar::Float(SCALE));
+    let scale = Num::Const(Scalar::Float(c.scale));
     let mask_tensor = mask.as_ref().map(|m| m.tensor.clone());
     let work = match backward {
         true => Work::AttentionGrad(Box::new(AttentionGrad {
@@ -320,8 +319,8 @@ pub fn check(c: &Case, kernels: Kernels, backward: bool) {
     let steps = vec![Step { instr: 0, fused: Default::default(), work }];
     let plan = Plan { storages: vec![storage; 10], steps, outs: vec![], arena: 0 };
     let launches = match kernels {
-        Kernels::Plain => attention::plain(&plan.steps[0].work, &plan),
-        Kernels::Made => attention::made(&plan.steps[0].work, &plan),
+        Kernels::Plain => attention::simple(&plan.steps[0].work, &plan),
+        Kernels::Made => attention::special(&plan.steps[0].work, &plan),
     };
     let launches = launches.expect("launches for attention");
 

@@ -248,14 +248,14 @@ fn run(device: &Device, data: &Data, passes: &[Launches]) -> Res<Vec<Memory>> {
 
 fn launches(plan: &Plan, made: bool) -> Res<Vec<Launches>> {
     let of = |step: &Step| match made {
-        true => attention::made(&step.work, plan),
-        false => attention::plain(&step.work, plan),
+        true => attention::special(&step.work, plan),
+        false => attention::simple(&step.work, plan),
     };
     plan.steps.iter().map(|s| of(s).ok_or_else(|| "attention: no kernels for it".into())).collect()
 }
 
 fn small(device: &Device, report: &mut Report, s: Sizes) {
-    for (kind, made) in [("plain", false), ("made", true)] {
+    for (kind, made) in [("simple", false), ("made", true)] {
         report.line(&format!("attention {} {kind}", s.name()), || {
             let data = Data::new(device, &s)?;
             run(device, &data, &launches(&s.plan(), made)?)?;

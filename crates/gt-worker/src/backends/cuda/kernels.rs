@@ -51,8 +51,11 @@ impl Kernels {
     pub fn warm(&self) -> Result<Arc<Module>> {
         let load = || {
             self.device.enter()?;
-            let image = self.compile(gt_kernels::PLAIN)?;
-            Module::load(&image).map(Arc::new)
+            // A build without images has the source alone.
+            match gt_kernels::plain_image(&self.device.arch_name()) {
+                Some(image) => Module::load(image).map(Arc::new),
+                None => Module::load(&self.compile(gt_kernels::PLAIN)?).map(Arc::new),
+            }
         };
         self.plain.get_or_init(load).clone()
     }

@@ -163,7 +163,14 @@ pub struct Makers<'a> {
 impl Steps {
     /// Makes the steps ready with the kernels that ship with the program.
     pub fn plain(plan: &Plan, makers: &Makers) -> Result<Steps> {
-        Steps::new(plan, makers, |step| gt_kernels::plain(step, plan), &[])
+        // Attention has kernels of its own from the start: simpler ones would round otherwise (C7).
+        let own = |i: usize| {
+            let whole = matches!(plan.steps[i].work, Work::Attention(_) | Work::AttentionGrad(_));
+            whole.then(|| gt_kernels::plain(i, plan))
+        };
+        let mut own: Vec<Option<Launches>> = (0..plan.steps.len()).map(own).collect();
+        makers.kernels.make(own.iter().flatten())?;
+        Steps::new(plan, makers, |i| own[i].take().unwrap_or_else(|| gt_kernels::plain(i, plan)), &[])
     }
 
     /// Makes the steps ready with kernels of their own, compiled together now.

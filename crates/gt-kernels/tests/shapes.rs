@@ -1,0 +1,274 @@
+//! Shapes that random programs do not reach: long rows, reductions in several passes, many entries of a scatter, several
+//! updates in one launch, and failures.
+
+mod common;
+
+use common::{Kernels, compiler, run};
+use gt_compiler::{CompileOptions, Plan, compile};
+use gt_ir::host::{HostTensor, close};
+use gt_ir::{DType, Kind, Scalar, Slot, Structure, Ty, text};
+use gt_kernels::Launches;
+
+/// Numbers that look random, each type in a range that suits it; integers are indices below `below`.
+fn tensor(ty: &Ty, seed: u64, below: i64) -> HostTensor {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as i64
+    };
+    let one = |x: i64| match ty.dtype.kind() {
+        Kind::Float => Scalar::Float((x % 4001) as f64 / 1000.0 - 2.0),
+        Kind::Int => Scalar::Int(x % below),
+        Kind::Bool => Scalar::Bool(x % 2 == 0),
+    };
+    HostTensor::from_scalars(ty, (0..ty.shape.numel()).map(|_| one(next())))
+}
+
+fn made(step: usize, plan: &Plan) -> Launches {
+    gt_kernels::made(step, plan).unwrap_or_else(|| gt_kernels::plain(step, plan))
+}
+
+struct Case {
+    program: &'static str,
+    /// Integers among the inputs lie below this.
+    below: i64,
+    /// Absolute error allowed, on top of a relative one of the type.
+    error: f64,
+}
+
+const CASES: &[Case] = &[
+    // Rows of one block, of two that stay in registers, and of several that are read again.
+    Case {
+        program: "in TENSOR[0] f32[3, 5000]\nTENSOR[1] := SOFTMAX{dim=1} TENSOR[0]\nout TENSOR[1]",
+        below: 1,
+        error: 1e-6,
+    },
+    Case {
+        program: "in TENSOR[0] f32[2, 9001]\nTENSOR[1] := LOGSOFTMAX{dim=1} TENSOR[0]\nout TENSOR[1]",
+        below: 1,
+        error: 1e-4,
+    },
+    Case {
+        program: "in TENSOR[0] bf16[2, 16000]\nTENSOR[1] := SOFTMAX{dim=1} TENSOR[0]\nout TENSOR[1]",
+        below: 1,
+        error: 1e-3,
+    },
+    Case {
+        program: "in TENSOR[0] f32[2, 16384]\nin TENSOR[1] f32[16384]\nTENSOR[2] := RMSNORM{last=1} TENSOR[0] 0.001 TENSOR[1]\nout TENSOR[2]",
+        below: 1,
+        error: 1e-4,
+    },
+    Case {
+        program: "in TENSOR[0] f64[5, 130]\nTENSOR[1] := LAYERNORM{last=1} TENSOR[0] 0.001\nout TENSOR[1]",
+        below: 1,
+        error: 1e-9,
+    },
+    // Whole tensors, in one pass and several.
+    Case {
+        program: "in TENSOR[0] f32[50, 3000]\nTENSOR[1] := MUL TENSOR[0] TENSOR[0]\nTENSOR[2] := SUM{dims=[0,1],keepdim=false} TENSOR[1]\nTENSOR[3] := AMAX{dims=[0,1],keepdim=false} TENSOR[0]\nout TENSOR[2]\nout TENSOR[3]",
+        below: 1,
+        error: 5.0,
+    },
+    Case {
+        program: "in TENSOR[0] i32[20000]\nTENSOR[1] := SUM{dims=[0],keepdim=false} TENSOR[0]\nout TENSOR[1]",
+        below: 1000,
+        error: 0.0,
+    },
+    // Columns, side by side and not.
+    Case {
+        program: "in TENSOR[0] f32[700, 132]\nTENSOR[1] := EXP TENSOR[0]\nTENSOR[2] := SUM{dims=[0],keepdim=false} TENSOR[1]\nout TENSOR[1]\nout TENSOR[2]",
+        below: 1,
+        error: 0.02,
+    },
+    Case {
+        program: "in TENSOR[0] f16[300, 7]\nTENSOR[1] := AMIN{dims=[0],keepdim=false} TENSOR[0]\nout TENSOR[1]",
+        below: 1,
+        error: 0.0,
+    },
+    Case {
+        program: "in TENSOR[0] f32[20, 30, 40]\nTENSOR[1] := SUM{dims=[0,2],keepdim=true} TENSOR[0]\nout TENSOR[1]",
+        below: 1,
+        error: 0.01,
+    },
+    Case {
+        program: "in TENSOR[0] f32[20, 30, 40]\nTENSOR[1] := SUM{dims=[1],keepdim=true} TENSOR[0]\nout TENSOR[1]",
+        below: 1,
+        error: 0.01,
+    },
+    // Softmax across.
+    Case {
+        program: "in TENSOR[0] f32[3, 70, 40]\nTENSOR[1] := SOFTMAX{dim=1} TENSOR[0]\nout TENSOR[1]",
+        below: 1,
+        error: 1e-6,
+    },
+    // Lines.
+    Case {
+        program: "in TENSOR[0] f32[2, 3000]\nTENSOR[1] := CUMSUM{dim=1} TENSOR[0]\nout TENSOR[1]",
+        below: 1,
+        error: 1e-3,
+    },
+    Case {
+        program: "in TENSOR[0] i64[3, 1100, 2]\nTENSOR[1] := CUMSUM{dim=1} TENSOR[0]\nout TENSOR[1]",
+        below: 1000,
+        error: 0.0,
+    },
+    Case {
+        program: "in TENSOR[0] f32[3, 3000]\nTENSOR[1] := ARGMAX{dim=1,keepdim=false} TENSOR[0]\nout TENSOR[1]",
+        below: 1,
+        error: 0.0,
+    },
+    Case {
+        program: "in TENSOR[0] f32[2, 5000]\nTENSOR[1], TENSOR[2] := TOPK{dim=1,k=60,largest=false} TENSOR[0]\nout TENSOR[1]\nout TENSOR[2]",
+        below: 1,
+        error: 0.0,
+    },
+    Case {
+        program: "in TENSOR[0] i16[9000]\nTENSOR[1], TENSOR[2] := TOPK{dim=0,k=100,largest=true} TENSOR[0]\nout TENSOR[1]\nout TENSOR[2]",
+        below: 500,
+        error: 0.0,
+    },
+    // Rows by index, and their gradients: many entries that meet.
+    Case {
+        program: "in TENSOR[0] bf16[50, 64]\nin TENSOR[1] i64[300]\nTENSOR[2] := TAKE{dim=0} TENSOR[0] TENSOR[1]\nout TENSOR[2]",
+        below: 50,
+        error: 0.0,
+    },
+    Case {
+        program: "in TENSOR[0] f32[50, 64] dies\nin TENSOR[1] i32[300]\nin TENSOR[2] f32[300, 64]\nTENSOR[3] := TAKEPUT{dim=0,mode=add} TENSOR[0] TENSOR[1] TENSOR[2]\nout TENSOR[3]",
+        below: 50,
+        error: 1e-4,
+    },
+    Case {
+        program: "in TENSOR[0] bf16[2, 7, 3]\nin TENSOR[1] i64[3000]\nin TENSOR[2] bf16[2, 3000, 3]\nTENSOR[3] := TAKEPUT{dim=1,mode=set} TENSOR[0] TENSOR[1] TENSOR[2]\nout TENSOR[3]",
+        below: 7,
+        error: 0.0,
+    },
+    Case {
+        program: "in TENSOR[0] f16[200]\nin TENSOR[1] i64[2500]\nin TENSOR[2] f16[2500]\nTENSOR[3] := SCATTER{dim=0,mode=add} TENSOR[0] TENSOR[1] TENSOR[2]\nout TENSOR[3]",
+        below: 200,
+        error: 0.05,
+    },
+    Case {
+        program: "in TENSOR[0] f32[4, 9, 90]\nin TENSOR[1] i64[3, 100, 80]\nin TENSOR[2] f32[3, 100, 80]\nTENSOR[3] := SCATTER{dim=1,mode=max} TENSOR[0] TENSOR[1] TENSOR[2]\nout TENSOR[3]",
+        below: 9,
+        error: 0.0,
+    },
+];
+
+#[test]
+fn large_shapes_equal_the_reference() {
+    let Some(compiler) = compiler() else { return };
+    let mut kernels = Kernels::plain(compiler);
+    let only = std::env::var("GT_CASE").ok().and_then(|k| k.parse::<usize>().ok());
+    let mut all = Vec::new();
+    for (k, case) in CASES.iter().enumerate() {
+        if only.is_some_and(|o| o != k) {
+            continue;
+        }
+        let structure = text::parse_structure(case.program).unwrap_or_else(|e| panic!("case {k}: {e}"));
+        let types = structure.check().unwrap_or_else(|e| panic!("case {k}: {e}"));
+        for fuse in [true, false] {
+            let options = CompileOptions {
+                fuse,
+                takes: |op, x| matches!(op, gt_ir::Op::Softmax { dim } if dim + 1 < x.shape.len()),
+                ..Default::default()
+            };
+            all.push((k, case, structure.clone(), compile(&structure, &types, options).unwrap()));
+        }
+    }
+    let launches: Vec<Launches> =
+        all.iter().flat_map(|(_, _, _, plan)| (0..plan.steps.len()).map(|s| made(s, plan))).collect();
+    kernels.add_made(compiler, &launches);
+    let mut first: Option<(usize, Vec<HostTensor>)> = None;
+    for (k, case, structure, plan) in &all {
+        let inputs: Vec<HostTensor> = structure
+            .inputs
+            .iter()
+            .enumerate()
+            .map(|(i, x)| tensor(&x.ty, 7 + i as u64, case.below))
+            .collect();
+        let want = gt_ir::reference::run(structure, &inputs, &[]).unwrap();
+        for way in [&gt_kernels::plain as common::Way, &made] {
+            let got = run(&kernels, plan, structure, &inputs, &[], way).unwrap();
+            for (g, w) in got.iter().zip(&want) {
+                let (rtol, _) = gt_ir::host::tolerance(g.ty.dtype);
+                if let Err(e) = close(g, w, rtol, case.error) {
+                    panic!("case {k}: {e}\n{plan}");
+                }
+            }
+            match &first {
+                Some((of, bits)) if of == k => {
+                    assert!(
+                        got.iter().zip(bits).all(|(a, b)| a.data == b.data),
+                        "case {k}: other bits\n{plan}"
+                    )
+                }
+                _ => first = Some((*k, got)),
+            }
+        }
+    }
+}
+
+#[test]
+fn updates_together_equal_updates_alone() {
+    let Some(compiler) = compiler() else { return };
+    let mut kernels = Kernels::plain(compiler);
+    let sizes: Vec<usize> = (0..150).map(|i| [1, 3, 77, 1024, 1500, 4096][i % 6]).collect();
+    let mut program = String::new();
+    for (i, n) in sizes.iter().enumerate() {
+        program += &format!("in TENSOR[{}] f32[{n}] dies\nin TENSOR[{}] f32[{n}]\n", 2 * i, 2 * i + 1);
+    }
+    program += "slot $0\n";
+    let mut next = 2 * sizes.len();
+    let mut outs = String::new();
+    for i in 0..sizes.len() {
+        program += &format!("TENSOR[{next}] := MUL TENSOR[{}] $0\n", 2 * i + 1);
+        program += &format!("TENSOR[{}] := SUB TENSOR[{}] TENSOR[{next}]\n", next + 1, 2 * i);
+        outs += &format!("out TENSOR[{}]\n", next + 1);
+        next += 2;
+    }
+    let structure = text::parse_structure(&(program + &outs)).unwrap();
+    let plan = compile(&structure, &structure.check().unwrap(), CompileOptions::default()).unwrap();
+    let steps: Vec<usize> = (0..plan.steps.len()).collect();
+    let all = gt_kernels::together(&steps, &plan).expect("all steps are alike");
+    assert!(all.list.len() <= 3, "{} launches", all.list.len());
+    let alone: Vec<Launches> = steps.iter().map(|&s| made(s, &plan)).collect();
+    kernels.add_made(compiler, &alone);
+    kernels.add_made(compiler, std::slice::from_ref(&all));
+    let inputs: Vec<HostTensor> =
+        structure.inputs.iter().enumerate().map(|(i, x)| tensor(&x.ty, i as u64, 1)).collect();
+    let slots = [Slot::Num(Scalar::Float(0.1))];
+    let want = run(&kernels, &plan, &structure, &inputs, &slots, &made).unwrap();
+    let first = |s: usize, _: &Plan| if s == 0 { all.clone() } else { Launches::default() };
+    let got = run(&kernels, &plan, &structure, &inputs, &slots, &first).unwrap();
+    assert!(got.iter().zip(&want).all(|(a, b)| a.data == b.data));
+}
+
+/// A failed check stops what would write over the program's own inputs.
+#[test]
+fn a_failure_leaves_inputs_alone() {
+    let Some(compiler) = compiler() else { return };
+    let mut kernels = Kernels::plain(compiler);
+    let programs = [
+        "in TENSOR[0] f32[6, 4] dies\nin TENSOR[1] i64[3]\nin TENSOR[2] f32[3, 4]\nTENSOR[3] := TAKEPUT{dim=0,mode=add} TENSOR[0] TENSOR[1] TENSOR[2]\nout TENSOR[3]",
+        "in TENSOR[0] i32[3] dies\nin TENSOR[1] i32[3]\nTENSOR[2] := FLOORDIV TENSOR[0] TENSOR[1]\nout TENSOR[2]",
+    ];
+    for program in programs {
+        let structure: Structure = text::parse_structure(program).unwrap();
+        let plan = compile(&structure, &structure.check().unwrap(), CompileOptions::default()).unwrap();
+        assert!(plan.storages.iter().any(|s| s.reuse.is_some()), "nothing is given away:\n{plan}");
+        let launches: Vec<Launches> = (0..plan.steps.len()).map(|s| made(s, &plan)).collect();
+        kernels.add_made(compiler, &launches);
+        let mut inputs: Vec<HostTensor> = structure.inputs.iter().map(|x| tensor(&x.ty, 3, 3)).collect();
+        let bad = if inputs[1].ty.dtype == DType::I64 { 6 } else { 0 };
+        (0..3).for_each(|i| inputs[1].set(i, Scalar::Int(1)));
+        for way in [&gt_kernels::plain as common::Way, &made] {
+            assert!(run(&kernels, &plan, &structure, &inputs, &[], way).is_ok());
+        }
+        inputs[1].set(1, Scalar::Int(bad));
+        let check = plan.steps.iter().position(|s| s.can_fail()).unwrap();
+        for way in [&gt_kernels::plain as common::Way, &made] {
+            assert_eq!(run(&kernels, &plan, &structure, &inputs, &[], way).err(), Some(check));
+        }
+    }
+}
