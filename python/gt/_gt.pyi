@@ -1164,6 +1164,11 @@ def _rebuild(
     Rebuilds a pickled tensor.
     """
 
+def _reset_peak() -> None:
+    """
+    Counts the most memory in use on every worker anew.
+    """
+
 def _save_program(path: builtins.str | PathLike[builtins.str]) -> None:
     """
     Saves what this thread has recorded and not sent yet, with its inputs.
@@ -1191,6 +1196,11 @@ def _sgd_step(
 ) -> None:
     """
     One step of SGD for all parameters. `buffers` holds the momentum of each, filled on the first step.
+    """
+
+def _shrink() -> None:
+    """
+    Has every worker give back memory that is kept for speed alone.
     """
 
 def _signal_all() -> dict:

@@ -1,7 +1,7 @@
 """CUDA as PyTorch programs ask about it, answered by the workers. Which GPU a tensor lies on is theirs to choose:
 devices are carried by tensors and mean nothing for that. Device numbers below count the workers that have a GPU."""
 
-from gt._gt import _stats, synchronize
+from gt._gt import _reset_peak, _shrink, _stats, synchronize
 
 __all__ = [
     "current_device",
@@ -13,6 +13,7 @@ __all__ = [
     "manual_seed_all",
     "max_memory_allocated",
     "memory_allocated",
+    "reset_peak_memory_stats",
     "synchronize",
 ]
 
@@ -65,8 +66,14 @@ def max_memory_allocated(device=None):
     return _gpu(device)["bytes_peak"]
 
 
+def reset_peak_memory_stats(device=None):
+    """Counts the most memory in use anew, on every worker."""
+    _reset_peak()
+
+
 def empty_cache():
-    """Nothing to do: workers give memory back by themselves."""
+    """Has every worker give back memory that it keeps for speed alone."""
+    _shrink()
 
 
 def manual_seed(seed):

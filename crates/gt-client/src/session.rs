@@ -7,7 +7,7 @@ use foldhash::fast::FixedState;
 use gt_ir::{Arg, Error, Program, Result, Scalar, Slot, Structure, TensorId, Ty};
 use gt_net::msg::{
     Batch, Bytes, ClientMsg, Failure, Fetch, INLINE_BYTES, Payload, Prefix, Run, SessionMsg, SessionWelcome,
-    Stats,
+    Stats, Tidy,
 };
 use gt_net::shm::Shm;
 use parking_lot::{Condvar, Mutex};
@@ -484,6 +484,12 @@ impl Session {
         if let Some(prefix) = prefix.filter(|_| !self.is_closed()) {
             let _ = self.link.send(ClientMsg::Forget { prefix });
         }
+    }
+
+    /// Has all workers tidy up their memory, after what was recorded so far is on its way.
+    pub fn tidy(&self, what: Tidy) -> Result<()> {
+        self.flush_all()?;
+        self.send(ClientMsg::Tidy { what })
     }
 
     /// Counters of the session and its workers.

@@ -182,6 +182,7 @@ impl Machine {
             }
             Event::Client(session, ClientMsg::Bye) => self.end(now_ms, session, "goodbye", out),
             Event::Client(session, ClientMsg::Stats { req }) => self.ask_stats(now_ms, session, req, out),
+            Event::Client(session, ClientMsg::Tidy { what }) => self.tidy(session, what, out),
             Event::Client(id, ClientMsg::Watch { scope, detail, every_ms }) => {
                 self.watch(now_ms, id, scope, detail, every_ms, out)
             }

@@ -111,6 +111,10 @@ pub enum ClientMsg {
     },
     /// The client is done; its tensors may go.
     Bye,
+    /// Asks all workers to tidy up their memory; nothing comes back.
+    Tidy {
+        what: Tidy,
+    },
     /// Asks to be shown what the system does, from now on: a `Snapshot` every so many milliseconds (never if 0), and
     /// `Trace` lines as the detail says. One that only watches is not counted among the clients.
     Watch {
@@ -299,6 +303,19 @@ pub enum WorkerCmd {
     },
     /// Asks for the counters that cost nothing.
     Gauge,
+    /// Asks to tidy up memory.
+    Tidy {
+        what: Tidy,
+    },
+}
+
+/// What a worker may do about its memory when asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Tidy {
+    /// Counts the most memory in use anew.
+    ResetPeak,
+    /// Gives back what is kept for speed alone.
+    Shrink,
 }
 
 /// A plan that a worker has made.

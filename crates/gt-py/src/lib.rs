@@ -52,9 +52,9 @@ mod _gt {
     use crate::precision::{get_float32_matmul_precision, set_float32_matmul_precision};
     #[pymodule_export]
     use crate::session::{
-        _finish, _is_host_only, _save_program, _set_host_only, _stats, _tape, PySession, connect,
-        current_session, disconnect, get_rng_state, gpu_workers, main, manual_seed, open_session,
-        set_rng_state, synchronize,
+        _finish, _is_host_only, _reset_peak, _save_program, _set_host_only, _shrink, _stats, _tape,
+        PySession, connect, current_session, disconnect, get_rng_state, gpu_workers, main, manual_seed,
+        open_session, set_rng_state, synchronize,
     };
     #[pymodule_export]
     use crate::signal::{

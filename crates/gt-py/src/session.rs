@@ -6,6 +6,7 @@ use crate::wait::SLICE;
 use gt_client::wait::INTERRUPTED;
 use gt_client::{Session, current};
 use gt_ir::Error;
+use gt_net::msg::Tidy;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -240,6 +241,18 @@ fn stats<'py>(py: Python<'py>, session: &Arc<Session>) -> Result<Bound<'py, PyDi
     }
     out.set_item("workers", workers)?;
     Ok(out)
+}
+
+/// Counts the most memory in use on every worker anew.
+#[pyfunction]
+pub fn _reset_peak() -> Result<()> {
+    Ok(current::current_session()?.tidy(Tidy::ResetPeak)?)
+}
+
+/// Has every worker give back memory that is kept for speed alone.
+#[pyfunction]
+pub fn _shrink() -> Result<()> {
+    Ok(current::current_session()?.tidy(Tidy::Shrink)?)
 }
 
 /// What this thread has recorded and not sent yet, line by line.

@@ -12,7 +12,7 @@ use crate::watched::{Carriage, Watched};
 use gt_ir::{TensorId, Ty};
 use gt_net::bulk::{BulkBytes, Endpoint, TicketKey};
 use gt_net::compiling::Compiling;
-use gt_net::msg::{SessionId, WorkerCmd, WorkerInfo, WorkerMsg, WorkerStats};
+use gt_net::msg::{SessionId, Tidy, WorkerCmd, WorkerInfo, WorkerMsg, WorkerStats};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -276,6 +276,14 @@ impl Core {
                 self.config.backend.end(session.0);
                 if let Some(relays) = self.relays.get() {
                     relays.end(session);
+                }
+                return;
+            }
+            WorkerCmd::Tidy { what } => {
+                drop(state);
+                match what {
+                    Tidy::ResetPeak => self.config.backend.reset_peak(),
+                    Tidy::Shrink => self.config.backend.shrink(),
                 }
                 return;
             }

@@ -30,6 +30,7 @@ fn fake() -> &'static (impl Fn(Count) -> u64 + use<>) {
         unsafe { std::env::set_var("GT_KERNEL_CACHE", folder.join("kernels")) };
         let driver = load(&folder, "cuda.c", "libcuda.so.1");
         load(&folder, "nvrtc.c", "libnvrtc.so.13");
+        load(&folder, "cublaslt.c", "libcublasLt.so.13");
         let name = CString::new("fake_count").unwrap();
         // SAFETY: the library was just loaded and has this function.
         unsafe { std::mem::transmute(libc::dlsym(driver, name.as_ptr())) }
@@ -118,4 +119,47 @@ fn memory_is_counted_and_goes_back() {
     let ty = Ty::new(DType::U8, [backend.memory() as usize + 1]);
     let error = backend.upload(&ty, HostBytes::Owned(Arc::new(Vec::new())));
     assert!(error.is_err());
+}
+
+#[test]
+fn a_step_of_training_becomes_a_graph_whatever_its_addresses() {
+    let count = fake();
+    let backend = open();
+    backend.turn(70);
+    let program = "
+        in TENSOR[0] f32[64, 64] dies
+        in TENSOR[1] f32[16, 64]
+        slot $0
+        TENSOR[2] := MATMUL{ta=false,tb=false} TENSOR[1] TENSOR[0]
+        TENSOR[3] := TANH TENSOR[2]
+        TENSOR[4] := MATMUL{ta=true,tb=false} TENSOR[1] TENSOR[3]
+        TENSOR[5] := MUL TENSOR[4] $0
+        TENSOR[6] := SUB TENSOR[0] TENSOR[5]
+        out TENSOR[6]
+        out TENSOR[3]";
+    let structure = Arc::new(text::parse_structure(program).unwrap());
+    let plan = backend.compile(&structure, &structure.check().unwrap(), Effort::Full).unwrap();
+    let floats = |n: usize| HostBytes::Owned(Arc::new(bytes(4 * n, n)));
+    let mut weight = backend.upload(&Ty::new(DType::F32, [64, 64]), floats(64 * 64)).unwrap();
+    let at = Arc::as_ptr(&weight) as *const u8;
+    let mut held = Vec::new();
+    let before = [Count::Captures, Count::Launches, Count::Sets, Count::Kernels].map(count);
+    for step in 0..20 {
+        let batch = backend.upload(&Ty::new(DType::F32, [16, 64]), floats(16 * 64)).unwrap();
+        let mut inputs = vec![weight, batch];
+        let rate = Slot::Num(gt_ir::Scalar::Float(0.1 * step as f64));
+        let mut outs = plan.run(&mut inputs, &[rate]).unwrap();
+        drop(inputs);
+        held.push(outs.pop().unwrap());
+        weight = outs.pop().unwrap();
+    }
+    assert_eq!(Arc::as_ptr(&weight) as *const u8, at, "updated in place");
+    backend.mark().unwrap().wait().unwrap();
+    let after = [Count::Captures, Count::Launches, Count::Sets, Count::Kernels].map(count);
+    let [captures, launches, sets, kernels] = std::array::from_fn(|i| after[i] - before[i]);
+    assert_eq!(launches, 19, "all but the first");
+    // Every batch and every result lies elsewhere here: a few captures, then those are copied.
+    assert!((1..=6).contains(&captures), "{captures} captures");
+    assert!(sets >= 10, "{sets} arguments changed");
+    assert!(kernels >= 20, "{kernels} kernels ran");
 }

@@ -205,7 +205,7 @@ impl Link for TestLink {
                 failures: Vec::new(),
             }),
             ClientMsg::Stats { req } => Some(SessionMsg::Stats { req, stats: Stats::default() }),
-            ClientMsg::Watch { .. } => None,
+            ClientMsg::Watch { .. } | ClientMsg::Tidy { .. } => None,
             ClientMsg::Prefix(prefix) => {
                 state.begin(prefix);
                 None

@@ -321,7 +321,7 @@ impl Session {
                 let names = || specs.iter().map(|s| s.name.as_str()).collect::<Vec<_>>().join(" ");
                 self.note(cx, "RECV", None, "Signals", 0, names)
             }
-            ClientMsg::Stats { .. } | ClientMsg::Watch { .. } | ClientMsg::Bye => {}
+            ClientMsg::Stats { .. } | ClientMsg::Watch { .. } | ClientMsg::Tidy { .. } | ClientMsg::Bye => {}
         }
     }
 
@@ -385,6 +385,7 @@ impl Session {
             | WorkerCmd::Gauge
             | WorkerCmd::Compile { .. }
             | WorkerCmd::End { .. }
+            | WorkerCmd::Tidy { .. }
             | WorkerCmd::Stats { .. } => {}
         }
     }

@@ -65,6 +65,7 @@ impl Session {
             | ClientMsg::FetchRelay { .. }
             | ClientMsg::Signals { .. }
             | ClientMsg::Stats { .. }
+            | ClientMsg::Tidy { .. }
             | ClientMsg::Watch { .. }
             | ClientMsg::Bye => 64,
         };
@@ -116,7 +117,9 @@ impl Session {
                 Ok(())
             }
             // These are the machine's.
-            ClientMsg::Stats { .. } | ClientMsg::Watch { .. } | ClientMsg::Bye => Ok(()),
+            ClientMsg::Stats { .. } | ClientMsg::Watch { .. } | ClientMsg::Tidy { .. } | ClientMsg::Bye => {
+                Ok(())
+            }
             ClientMsg::Signals { specs } => self.add_signals(specs),
         }
     }

@@ -1,7 +1,7 @@
 //! Requests for counters: asked of every worker, answered when all have replied or time is up.
 
 use super::{Action, Machine};
-use gt_net::msg::{SessionId, SessionMsg, Stats, WorkerCmd, WorkerId, WorkerStats};
+use gt_net::msg::{SessionId, SessionMsg, Stats, Tidy, WorkerCmd, WorkerId, WorkerStats};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One request.
@@ -58,6 +58,13 @@ impl Asks {
 }
 
 impl Machine {
+    /// Has all workers tidy up their memory.
+    pub(super) fn tidy(&mut self, session: SessionId, what: Tidy, out: &mut Vec<Action>) {
+        if self.sessions.contains_key(&session) {
+            out.extend(self.pool.iter().map(|(id, _)| Action::ToWorker(id, WorkerCmd::Tidy { what })));
+        }
+    }
+
     pub(super) fn ask_stats(&mut self, now: u64, session: SessionId, req: u64, out: &mut Vec<Action>) {
         if !self.sessions.contains_key(&session) {
             return;

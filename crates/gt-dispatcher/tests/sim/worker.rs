@@ -218,6 +218,7 @@ impl Worker {
                 self.early.retain(|(s, _), _| *s != session);
                 self.ended.insert(session);
             }
+            WorkerCmd::Tidy { .. } => {}
             WorkerCmd::Stats { req } => {
                 said.push_back(WorkerMsg::Stats { req, stats: WorkerStats::default() });
             }
