@@ -11,6 +11,7 @@ use super::{cuda_memory, driver::Event};
 use crate::backend::{Buffer, Plan, PlanError};
 use gt_compiler::Place;
 use gt_ir::{Error, Result, Slot, Structure};
+use gt_net::observe::StepInfo;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -326,6 +327,15 @@ impl Plan for CudaPlan {
 
     fn profile(&self, inputs: &mut Vec<Buffer>, slots: &[Slot]) -> Result<Vec<(String, f64)>, PlanError> {
         self.0.profile(inputs, slots)
+    }
+
+    fn steps(&self) -> Vec<StepInfo> {
+        let info = |step: &gt_compiler::Step| {
+            let mut instrs = vec![step.instr];
+            instrs.extend(&step.fused);
+            StepInfo { name: step.label().into(), family: step.family(&self.0.structure), instrs }
+        };
+        self.0.plan.steps.iter().map(info).collect()
     }
 
     fn reserve(&self) -> usize {
