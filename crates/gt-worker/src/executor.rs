@@ -47,6 +47,9 @@ struct Done {
     spent: Spent,
 }
 
+/// More bytes than this are brought to a device that queues work by the moving thread.
+const ASIDE: usize = 4 << 20;
+
 /// How often promises and early bytes are looked through while any are left.
 const SWEEP: Duration = Duration::from_secs(10);
 
@@ -87,18 +90,12 @@ impl Executor {
     }
 
     fn upload(&self, upload: Upload) {
-        let Upload { session, tensor, ty, data } = upload;
-        if self.core.state.lock().sessions.get(&session).is_none_or(|t| t.waits_for(tensor).is_none()) {
+        // Copying much takes time, in which programs can be queued.
+        if self.core.config.backend.queues() && upload.ty.bytes() > ASIDE {
+            let _ = self.core.jobs.lock().send(Job::Upload(Box::new(upload)));
             return;
         }
-        let (start, bytes) = (Instant::now(), ty.bytes() as u64);
-        let entry = match self.core.to_device(session, &ty, data) {
-            Ok(buffer) => Entry::Here { ty, buffer },
-            Err(error) => Entry::Poisoned(Failure { root: 0, instr: None, error }),
-        };
-        let unwanted = self.core.state.lock().fulfil(session, tensor, entry);
-        drop(unwanted);
-        self.core.carried(session, tensor, bytes, true, start);
+        self.core.take_in(upload);
     }
 
     /// Runs a program. It succeeds as a whole or changes nothing but its results' poison (C5).

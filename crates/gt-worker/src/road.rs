@@ -4,13 +4,14 @@ use crate::backend::{Buffer, HostBytes};
 use crate::finish::Answer;
 use crate::plans::panic_text;
 use crate::table::Entry;
-use crate::worker::{Arrived, Core, Promised, State};
+use crate::worker::{Arrived, Core, Promised, State, Upload};
 use gt_ir::{Error, Result, TensorId, Ty};
 use gt_net::bulk::{BulkBytes, BulkClient, BulkStore, Dir, Endpoint, Ticket, now_ms};
 use gt_net::msg::{Bytes, Failure, INLINE_BYTES, MAX_RELAY, Payload, SessionId, WorkerId, WorkerMsg};
 use gt_net::relay::PIECE;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
@@ -28,6 +29,8 @@ pub(crate) enum Job {
         req: u64,
     },
     Gauge,
+    /// Bytes for the device.
+    Upload(Box<Upload>),
     Stop,
 }
 
@@ -47,6 +50,11 @@ pub(crate) fn run(core: &Core, jobs: &Receiver<Job>) {
         match job {
             Job::Stop => return,
             Job::Carry(word) => core.carry(&word),
+            Job::Upload(upload) => {
+                core.take_in(*upload);
+                core.told.fetch_add(1, Ordering::Release);
+                core.wake.notify_one();
+            }
             Job::Gauge => (core.say)(WorkerMsg::Gauge(Box::new(core.gauge()))),
             Job::Stats { req } => (core.say)(WorkerMsg::Stats { req, stats: core.stats() }),
             Job::Send(parcel) => {
@@ -114,6 +122,22 @@ impl Core {
         self.config.backend.turn(session.0);
         catch_unwind(AssertUnwindSafe(|| self.config.backend.upload(ty, data)))
             .unwrap_or_else(|panic| Err(Error::Runtime(format!("upload failed: {}", panic_text(&*panic)))))
+    }
+
+    /// Brings a tensor to the device whose bytes have come, unless nobody waits for it any more.
+    pub fn take_in(&self, upload: Upload) {
+        let Upload { session, tensor, ty, data } = upload;
+        if self.state.lock().sessions.get(&session).is_none_or(|t| t.waits_for(tensor).is_none()) {
+            return;
+        }
+        let (start, bytes) = (Instant::now(), ty.bytes() as u64);
+        let entry = match self.to_device(session, &ty, data) {
+            Ok(buffer) => Entry::Here { ty, buffer },
+            Err(error) => Entry::Poisoned(Failure { root: 0, instr: None, error }),
+        };
+        let unwanted = self.state.lock().fulfil(session, tensor, entry);
+        drop(unwanted);
+        self.carried(session, tensor, bytes, true, start);
     }
 
     /// Checks that `bytes` more fit the device.

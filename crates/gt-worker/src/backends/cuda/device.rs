@@ -77,6 +77,12 @@ impl Device {
         // SAFETY: the attribute is a u64.
         let set = unsafe { result::mem_pool::set_attribute(pool, what, (&raw mut keep).cast()) };
         check("memory pool", set)?;
+        // No session waits for memory that another has not given back yet.
+        let mut never = 0i32;
+        let what = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES;
+        // SAFETY: the attribute is an int.
+        let set = unsafe { result::mem_pool::set_attribute(pool, what, (&raw mut never).cast()) };
+        check("memory pool", set)?;
         Ok(Arc::new(device))
     }
 

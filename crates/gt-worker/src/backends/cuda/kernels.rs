@@ -54,7 +54,14 @@ impl Kernels {
             self.device.enter()?;
             // A build without images has the source alone.
             match gt_kernels::plain_image(&self.device.arch_name()) {
-                Some(image) => Module::load(image).map(Arc::new),
+                Some(image) => match Module::load(image) {
+                    Ok(module) => Ok(Arc::new(module)),
+                    // A driver that does not take it may take what NVRTC makes here.
+                    Err(error) => {
+                        let made = self.compile(gt_kernels::PLAIN).and_then(|image| Module::load(&image));
+                        made.map(Arc::new).map_err(|_| error)
+                    }
+                },
                 None => Module::load(&self.compile(gt_kernels::PLAIN)?).map(Arc::new),
             }
         };

@@ -51,9 +51,9 @@ pub struct Kept {
 impl Lane {
     fn new(device: &Arc<Device>, account: &Arc<Account>, pinned: &Arc<Pinned>) -> Result<Lane> {
         device.enter()?;
-        // SAFETY: freed once, in `drop`.
-        let failed = check("failure word", unsafe { result::malloc_sync(256) })?;
         let (stream, up, down) = (Stream::new()?, Stream::new()?, Stream::new()?);
+        // SAFETY: freed once, in `drop`.
+        let failed = check("failure word", unsafe { result::malloc_async(stream.raw(), 256) })?;
         // SAFETY: the word is ours.
         unsafe { stream.zero(failed, 256)? };
         Ok(Lane {
@@ -144,8 +144,8 @@ fn room(lane: &Arc<Lane>, memory: &mut Option<Block>, bytes: usize) -> Result<u6
 impl Drop for Lane {
     fn drop(&mut self) {
         let _ = self.device.enter();
-        // SAFETY: the word is freed once; the free waits for the device.
-        if let Err(error) = unsafe { result::free_sync(self.failed) } {
+        // SAFETY: the word is freed once, behind all work on the stream.
+        if let Err(error) = unsafe { result::free_async(self.failed, self.stream.raw()) } {
             log_drop("free", error);
         }
     }

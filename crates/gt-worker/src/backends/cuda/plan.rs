@@ -11,6 +11,7 @@ use super::{cuda_memory, driver::Event};
 use crate::backend::{Buffer, Plan, PlanError};
 use gt_compiler::Place;
 use gt_ir::{Error, Result, Slot, Structure};
+use gt_net::observe::StepInfo;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -31,6 +32,8 @@ pub struct Inner {
     asked: AtomicBool,
     /// Runs with kernels of its own.
     runs: AtomicU32,
+    /// It could not be captured.
+    refused: AtomicBool,
     reserve: usize,
     /// Tells graphs that the plan is still there.
     alive: Arc<()>,
@@ -73,6 +76,7 @@ impl CudaPlan {
             made: OnceLock::new(),
             asked: AtomicBool::new(false),
             runs: AtomicU32::new(0),
+            refused: AtomicBool::new(false),
             reserve,
             alive: Arc::new(()),
         }))
@@ -225,7 +229,8 @@ impl Inner {
                     &lane,
                 );
                 drop(kept);
-                if !done.map_err(wrong)? {
+                // Nothing has been queued where it did not work out.
+                if !self.heard(done)? {
                     self.queue(&steps, 0..count, &passed, &bound, &lane)?;
                 }
             }
@@ -247,7 +252,20 @@ impl Inner {
     /// True if the plan is to run as a graph: its own kernels have run before.
     fn graphs(&self, made: &Made) -> bool {
         let before = self.runs.fetch_add(1, Ordering::Relaxed);
-        before > 0 && made.shape.graphable() && self.shared.graphs
+        let refused = self.refused.load(Ordering::Relaxed);
+        before > 0 && !refused && made.shape.graphable() && self.shared.graphs
+    }
+
+    /// Whether a graph was launched. A plan that cannot be captured runs without from now on.
+    fn heard(&self, launched: Result<bool>) -> Result<bool, PlanError> {
+        launched.or_else(|error| {
+            if super::broken().is_some() {
+                return Err(PlanError { instr: None, error });
+            }
+            eprintln!("gt worker: a plan runs without a graph: {error}");
+            self.refused.store(true, Ordering::Relaxed);
+            Ok(false)
+        })
     }
 
     /// Waits for the checks and reports the first that failed.
@@ -326,6 +344,15 @@ impl Plan for CudaPlan {
 
     fn profile(&self, inputs: &mut Vec<Buffer>, slots: &[Slot]) -> Result<Vec<(String, f64)>, PlanError> {
         self.0.profile(inputs, slots)
+    }
+
+    fn steps(&self) -> Vec<StepInfo> {
+        let info = |step: &gt_compiler::Step| {
+            let mut instrs = vec![step.instr];
+            instrs.extend(&step.fused);
+            StepInfo { name: step.label().into(), family: step.family(&self.0.structure), instrs }
+        };
+        self.0.plan.steps.iter().map(info).collect()
     }
 
     fn reserve(&self) -> usize {
