@@ -1,11 +1,12 @@
 //! Writes the kernel texts of programs to files that NVRTC compiles: those of all samples of the op table, of random
 //! programs, and of shapes that training steps have. `cargo run -p gt-kernels --example texts -- DIR [PROGRAMS]`; without a
-//! DIR it prints the texts of a few large programs.
+//! DIR it prints the texts of a few large programs, and with `--plan FILE` the plan of a program in the text form (`gt replay
+//! --text`), what is launched for each step, and the texts.
 
 use gt_compiler::{CompileOptions, compile};
 use gt_ir::program::{Arg, Args, Input, Instr};
 use gt_ir::sample::{self, SampleArg};
-use gt_ir::{Structure, text};
+use gt_ir::{Op, Structure, Ty, text};
 use gt_kernels::{Function, Launches, PRELUDE};
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -31,6 +32,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         return Ok(());
     };
+    if folder == "--plan" {
+        let program = std::fs::read_to_string(args.next().ok_or("--plan: expected a file")?)?;
+        return print_plan(&program);
+    }
     let programs: u64 = args.next().map_or(Ok(300), |n| n.parse())?;
     let mut texts = Texts::new();
     for (_, program) in LARGE {
@@ -62,6 +67,30 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn options(fuse: bool) -> CompileOptions {
     let longest_row = 256 << 10;
     CompileOptions { fuse, longest_row, again: 8, free_math: true, one_hot: true, ..Default::default() }
+}
+
+/// A plan, its launches, and their texts.
+fn print_plan(program: &str) -> Result<(), Box<dyn Error>> {
+    let structure = text::parse(program)?.structure;
+    let takes: fn(&Op, &Ty) -> bool = |op, _| matches!(op, Op::Attention { .. } | Op::AttentionGrad { .. });
+    let plan = compile(&structure, &structure.check()?, CompileOptions { takes, ..options(true) })?;
+    print!("/*\n{plan}");
+    let mut texts = Texts::new();
+    for step in 0..plan.steps.len() {
+        let made = gt_kernels::made(step, &plan);
+        let launches = made.unwrap_or_else(|| gt_kernels::plain(step, &plan));
+        add(&launches, &mut texts);
+        for launch in &launches.list {
+            let name = match &launch.function {
+                Function::Plain(name) => name,
+                Function::Made { name, .. } => &**name,
+            };
+            println!("step {step}: {name} grid {} block {}", launch.grid[0], launch.block);
+        }
+    }
+    println!("*/");
+    texts.values().for_each(|t| println!("{t}"));
+    Ok(())
 }
 
 /// The made kernels of a structure.

@@ -101,6 +101,17 @@ const CASES: &[Case] = &[
         below: 1,
         error: 1e-6,
     },
+    // A slice whose start is known only when it runs, at a multiple of the vector and not.
+    Case {
+        program: "in TENSOR[0] bf16[9, 64]\nslot $0\nTENSOR[1] := SLICE{dim=1,len=32,step=1} TENSOR[0] $0\nTENSOR[2] := NEG TENSOR[1]\nout TENSOR[2]",
+        below: 1,
+        error: 0.0,
+    },
+    Case {
+        program: "in TENSOR[0] bf16[9, 64]\nslot $0\nTENSOR[1] := SLICE{dim=1,len=32,step=1} TENSOR[0] $0\nTENSOR[2] := NEG TENSOR[1]\nout TENSOR[2]",
+        below: 1,
+        error: 0.0,
+    },
     // Lines.
     Case {
         program: "in TENSOR[0] f32[2, 3000]\nTENSOR[1] := CUMSUM{dim=1} TENSOR[0]\nout TENSOR[1]",
@@ -187,9 +198,11 @@ fn large_shapes_equal_the_reference() {
             .enumerate()
             .map(|(i, x)| tensor(&x.ty, 7 + i as u64, case.below))
             .collect();
-        let want = gt_ir::reference::run(structure, &inputs, &[]).unwrap();
+        // At a multiple of the vector, and not.
+        let slots = vec![Slot::Num(Scalar::Int(if k % 2 == 0 { 8 } else { 9 })); structure.slots as usize];
+        let want = gt_ir::reference::run(structure, &inputs, &slots).unwrap();
         for way in [&gt_kernels::plain as common::Way, &made] {
-            let got = run(&kernels, plan, structure, &inputs, &[], way).unwrap();
+            let got = run(&kernels, plan, structure, &inputs, &slots, way).unwrap();
             for (g, w) in got.iter().zip(&want) {
                 let (rtol, _) = gt_ir::host::tolerance(g.ty.dtype);
                 if let Err(e) = close(g, w, rtol, case.error) {
@@ -270,5 +283,26 @@ fn a_failure_leaves_inputs_alone() {
         for way in [&gt_kernels::plain as common::Way, &made] {
             assert_eq!(run(&kernels, &plan, &structure, &inputs, &[], way).err(), Some(check));
         }
+    }
+}
+
+/// The prelude's own tanh stays within three units in the last place (where `exp2` is exact to one).
+#[test]
+fn tanh_is_as_exact_as_it_says() {
+    let Some(compiler) = compiler() else { return };
+    let kernels = Kernels::plain(compiler);
+    let n = 20_001;
+    let structure =
+        text::parse_structure(&format!("in TENSOR[0] f32[{n}]\nTENSOR[1] := TANH TENSOR[0]\nout TENSOR[1]"))
+            .unwrap();
+    let plan = compile(&structure, &structure.check().unwrap(), CompileOptions::default()).unwrap();
+    let xs: Vec<f64> = (0..n).map(|i| (i as f64 / 1000.0 - 10.0).powi(3) / 100.0).collect();
+    let x = HostTensor::from_f64s(DType::F32, [n], &xs);
+    let got = run(&kernels, &plan, &structure, std::slice::from_ref(&x), &[], &gt_kernels::plain).unwrap();
+    for i in 0..n {
+        let (x, y) = (x.get(i).as_f64(), got[0].get(i).as_f64());
+        let want = x.tanh();
+        let unit = (want as f32).abs().next_up() as f64 - (want as f32).abs() as f64;
+        assert!((y - want).abs() <= 3.0 * unit, "tanh({x}) = {y}, expected {want}");
     }
 }

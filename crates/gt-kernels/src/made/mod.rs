@@ -227,6 +227,8 @@ fn literal(x: Scalar, dtype: DType) -> String {
 pub(crate) enum Walk {
     /// Elements next to each other, at multiples of the vector.
     Vector,
+    /// Elements next to each other; whether at multiples of the vector is known when it runs.
+    Perhaps,
     /// The same element.
     Same,
     /// Anything else.
@@ -237,12 +239,11 @@ pub(crate) enum Walk {
 pub(crate) fn walk(at: &At, v: usize) -> Walk {
     let whole = |x: isize| x % v as isize == 0;
     let Some((&last, others)) = at.strides.split_last() else { return Walk::Same };
-    let aligned = whole(at.start.offset)
-        && at.start.slots.iter().all(|s| whole(s.1))
-        && others.iter().all(|&s| whole(s));
+    let aligned = others.iter().all(|&s| whole(s));
     match last {
         0 => Walk::Same,
-        1 if aligned => Walk::Vector,
+        1 if aligned && at.start.slots.iter().any(|s| !whole(s.1)) => Walk::Perhaps,
+        1 if aligned && whole(at.start.offset) => Walk::Vector,
         _ => Walk::Apart,
     }
 }
