@@ -142,7 +142,7 @@ fn of_sample(s: &sample::Sample) -> Structure {
 }
 
 /// What benchmarks and training steps are made of.
-const LARGE: [(&str, &str); 8] = [
+const LARGE: [(&str, &str); 9] = [
     (
         "a chain of elementwise work",
         "in TENSOR[0] f32[8192, 8192]
@@ -211,5 +211,25 @@ const LARGE: [(&str, &str); 8] = [
          TENSOR[7] := SUB TENSOR[2] TENSOR[6]
          out TENSOR[5]
          out TENSOR[7]",
+    ),
+    (
+        "more elements than 32 bits can number",
+        "in TENSOR[0] bf16[70000, 65536]
+         in TENSOR[1] bf16[65536]
+         slot $0
+         TENSOR[2] := ADD TENSOR[0] TENSOR[1]
+         TENSOR[3] := SOFTMAX{dim=1} TENSOR[2]
+         TENSOR[4] := SUM{dims=[0],keepdim=false} TENSOR[2]
+         TENSOR[5] := AMAX{dims=[0,1],keepdim=false} TENSOR[0]
+         TENSOR[6] := PERMUTE{perm=[1,0]} TENSOR[0]
+         TENSOR[7] := NEG TENSOR[6]
+         TENSOR[8] := SLICE{dim=1,len=1000,step=1} TENSOR[0] $0
+         TENSOR[9] := EXP TENSOR[8]
+         out TENSOR[2]
+         out TENSOR[3]
+         out TENSOR[4]
+         out TENSOR[5]
+         out TENSOR[7]
+         out TENSOR[9]",
     ),
 ];

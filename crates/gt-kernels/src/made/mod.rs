@@ -98,8 +98,8 @@ impl<'a> Writer<'a> {
             let mut only = at.clone();
             only.strides.clear();
             only.start.strides.clear();
-            let name = self.param(Param::Start(only));
-            format!("({}){name}", self.int())
+            // Of 64 bits, as only the run knows how far into a storage it is.
+            self.param(Param::Start(only))
         }
     }
 
