@@ -81,6 +81,11 @@ const CASES: &[Case] = &[
         error: 0.02,
     },
     Case {
+        program: "in TENSOR[0] f32[256, 40]\nTENSOR[1] := SUM{dims=[0],keepdim=false} TENSOR[0]\nout TENSOR[1]",
+        below: 1,
+        error: 1e-4,
+    },
+    Case {
         program: "in TENSOR[0] f16[300, 7]\nTENSOR[1] := AMIN{dims=[0],keepdim=false} TENSOR[0]\nout TENSOR[1]",
         below: 1,
         error: 0.0,
@@ -304,5 +309,53 @@ fn tanh_is_as_exact_as_it_says() {
         let want = x.tanh();
         let unit = (want as f32).abs().next_up() as f64 - (want as f32).abs() as f64;
         assert!((y - want).abs() <= 3.0 * unit, "tanh({x}) = {y}, expected {want}");
+    }
+}
+
+/// More values at once than a short description holds, with rows and without.
+#[test]
+fn many_values_at_once() {
+    let Some(compiler) = compiler() else { return };
+    let mut kernels = Kernels::plain(compiler);
+    const COUNT: usize = 18;
+    for rows in [false, true] {
+        let mut program: String = (0..COUNT).map(|i| format!("in TENSOR[{i}] f32[70, 6, 5]\n")).collect();
+        let mut outs = String::new();
+        let mut next = COUNT;
+        let mut emit = |op: String, out: bool| {
+            program += &format!("TENSOR[{next}] := {op}\n");
+            if out {
+                outs += &format!("out TENSOR[{next}]\n");
+            }
+            next += 1;
+            next - 1
+        };
+        let mut last = 0;
+        if rows {
+            last = emit("SUM{dims=[2],keepdim=true} TENSOR[0]".into(), true);
+        }
+        for i in 1..COUNT {
+            let turned = emit(format!("PERMUTE{{perm=[0,2,1]}} TENSOR[{i}]"), false);
+            let back = emit(format!("RESHAPE{{shape=[70,6,5]}} TENSOR[{turned}]"), false);
+            let mixed = if i % 2 == 0 { back } else { i };
+            let sum = emit(format!("ADD TENSOR[{mixed}] TENSOR[{last}]"), true);
+            last = emit(format!("MUL TENSOR[{sum}] 0.5"), true);
+        }
+        let structure = text::parse_structure(&(program + &outs)).unwrap();
+        let plan = compile(&structure, &structure.check().unwrap(), CompileOptions::default()).unwrap();
+        let plain: Vec<Launches> = (0..plan.steps.len()).map(|s| gt_kernels::plain(s, &plan)).collect();
+        let is_long = |l: &gt_kernels::Launch| matches!(l.function, gt_kernels::Function::Plain(n) if n.ends_with("_long"));
+        assert!(plain.iter().flat_map(|l| &l.list).any(is_long), "no long description:\n{plan}");
+        let launches: Vec<Launches> = (0..plan.steps.len()).map(|s| made(s, &plan)).collect();
+        kernels.add_made(compiler, &launches);
+        let inputs: Vec<HostTensor> =
+            structure.inputs.iter().enumerate().map(|(i, x)| tensor(&x.ty, i as u64, 1)).collect();
+        let want = gt_ir::reference::run(&structure, &inputs, &[]).unwrap();
+        let ways = [&gt_kernels::plain as common::Way, &made];
+        let [a, b] = ways.map(|way| run(&kernels, &plan, &structure, &inputs, &[], way).unwrap());
+        for ((a, b), w) in a.iter().zip(&b).zip(&want) {
+            close(a, w, 1e-5, 1e-5).unwrap();
+            assert_eq!(a.data, b.data, "plain and made");
+        }
     }
 }

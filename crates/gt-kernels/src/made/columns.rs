@@ -46,9 +46,12 @@ pub fn launch(low: &Low, to: &Columns, out: &mut Launches) {
     let mut names: Vec<String> = Vec::new();
     indices(&mut w, "c", low.lead..low.dims.len(), &mut names);
     let inner = names.clone();
+    // Blocks that are whole ask nothing of their rows.
+    let whole = rows.is_multiple_of(COLUMN_BLOCK);
+    let exists = if whole { "true".to_string() } else { format!("r < {rows}") };
     w.line("#pragma unroll 4");
     w.line(format!(
-        "for (int k = y; k < {COLUMN_BLOCK}; k += {COLUMN_LANES}) {{ const {int} r = ({int})block * {COLUMN_BLOCK} + k; if (r < {rows}) {{"
+        "for (int k = y; k < {COLUMN_BLOCK}; k += {COLUMN_LANES}) {{ const {int} r = ({int})block * {COLUMN_BLOCK} + k; if ({exists}) {{"
     ));
     let mut names = Vec::new();
     indices(&mut w, "r", 0..low.lead, &mut names);
