@@ -100,6 +100,17 @@ const CASES: &[Case] = &[
         below: 1,
         error: 0.01,
     },
+    // Transposed operands: turned in tiles.
+    Case {
+        program: "in TENSOR[0] f32[3, 70, 90]\nin TENSOR[1] f32[3, 90, 70]\nTENSOR[2] := PERMUTE{perm=[0,2,1]} TENSOR[0]\nTENSOR[3] := SUB TENSOR[1] TENSOR[2]\nTENSOR[4] := MUL TENSOR[3] TENSOR[2]\nout TENSOR[3]\nout TENSOR[4]",
+        below: 1,
+        error: 0.0,
+    },
+    Case {
+        program: "in TENSOR[0] bf16[33, 5, 129]\nTENSOR[1] := PERMUTE{perm=[2,1,0]} TENSOR[0]\nTENSOR[2] := FLIP{dims=[2]} TENSOR[1]\nTENSOR[3] := NEG TENSOR[2]\nout TENSOR[3]",
+        below: 1,
+        error: 0.0,
+    },
     // Softmax across.
     Case {
         program: "in TENSOR[0] f32[3, 70, 40]\nTENSOR[1] := SOFTMAX{dim=1} TENSOR[0]\nout TENSOR[1]",

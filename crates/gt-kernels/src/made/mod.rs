@@ -5,6 +5,7 @@ mod columns;
 mod elements;
 mod rows;
 mod together;
+mod turned;
 
 pub use together::together;
 
@@ -27,7 +28,10 @@ pub fn kernel(kernel: &Kernel, plan: &Plan) -> Option<Launches> {
     match (&low.columns, low.has_rows()) {
         (Some(to), _) => columns::launch(&low, to, &mut out),
         (None, true) => rows::launch(&low, &mut out),
-        (None, false) => elements::launch(&low, &mut out),
+        (None, false) => match turned::dimension(&low) {
+            Some(d) => turned::launch(&low, d, &mut out),
+            None => elements::launch(&low, &mut out),
+        },
     }
     Some(out)
 }
