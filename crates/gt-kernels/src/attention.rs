@@ -435,10 +435,10 @@ impl<'a> Problem<'a> {
             |rm: usize, rn: usize| 8 * rm * kept + 16 * rn * (pitch(d) + pitch(e)) + 8 * rm * pitch(16 * rn);
         // Sums stay in registers: at most 64 words of a thread.
         let fits = |rm: usize, rn: usize| rm * sums * size / 64 <= 64 && shared(rm, rn) <= SHARED;
-        let choices = [(8, 4), (8, 2), (4, 4), (4, 2), (2, 4), (2, 2), (2, 1), (1, 1)];
+        let choices = [(8, 4), (8, 2), (4, 4), (4, 2), (2, 4), (2, 2), (2, 1), (1, 1), (2, 8)];
         let mut usable = choices.into_iter().filter(|&(rm, rn)| fits(rm, rn));
         let busy = usable.clone().find(|&(rm, _)| self.busy(count, len, 8 * rm));
-        // Where nothing is enough, the smallest tiles of rows.
+        // Where nothing is enough, small tiles of rows, and as few steps as fit.
         let few = usable.clone().filter(|&(rm, _)| rm <= 2).max_by_key(|&(rm, rn)| (rm, rn));
         let (rm, rn) = busy.or(few).or(usable.next()).unwrap_or((1, 1));
         let what = match part {
