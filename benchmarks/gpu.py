@@ -27,6 +27,9 @@ from training import token_batches, train
 class Side(training.Side):
     """A framework on the GPU: `gt`, `torch`, `compiled` or `reduced` (torch.compile and its mode)."""
 
+    # Kernels are compiled while others run; what is measured is what comes after.
+    warm_seconds = 6.0
+
     def __init__(self, name):
         self.mode = name
         super().__init__("gt" if name == "gt" else "torch")
@@ -147,8 +150,9 @@ def queued(side, make, fn, reps, rounds=6):
     inputs = [make() for _ in range(reps)]
     side.sync()
     times = []
+    begin = time.perf_counter()
     with side.lib.no_grad():
-        for _ in range(rounds):
+        while len(times) < rounds or time.perf_counter() - begin < 3:
             start = time.perf_counter()
             keep = [fn(x) for x in inputs]
             side.sync()
@@ -207,8 +211,10 @@ def steady(side, size, dtype, batch, length, seconds):
         optimizer.step()
         value.item()
 
-    for i in range(40 if size == "tiny" else 6):
+    begin, i = time.perf_counter(), 0
+    while time.perf_counter() - begin < side.warm_seconds:
         step(i)
+        i += 1
     # All clients start together, at the next whole multiple of some seconds.
     time.sleep(8 - time.time() % 8)
     start, steps = time.perf_counter(), 0

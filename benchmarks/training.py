@@ -31,6 +31,9 @@ KEEP_MEMORY = {
 class Side:
     """One framework, as the workloads see it."""
 
+    # Warm-up lasts at least this long where there is any.
+    warm_seconds = 0.0
+
     def __init__(self, name):
         self.name = name
         sys.path.insert(0, str(ROOT / "examples"))
@@ -67,8 +70,10 @@ class Side:
 
 def measure(side, step, steps, warmup):
     """Runs `step(i)`, which ends by looking at its result and gives the seconds it recorded before that."""
-    for i in range(warmup):
+    begin, i = time.perf_counter(), 0
+    while i < warmup or (warmup and time.perf_counter() - begin < side.warm_seconds):
         step(i)
+        i += 1
     before = side.stats()
     times, recorded = [], []
     for i in range(warmup, warmup + steps):

@@ -11,7 +11,7 @@ use super::lane::Lane;
 use super::memory::{Block, GRAIN};
 use super::steps::{Bound, Launch, Ready, Steps};
 use cudarc::driver::{result, sys};
-use gt_compiler::{Place, Plan};
+use gt_compiler::{Place, Plan, Work};
 use gt_ir::{Error, Result, Slot};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -107,6 +107,23 @@ fn fixed(plan: &Plan, steps: &Steps) -> (Vec<bool>, bool) {
     (out, slotted)
 }
 
+/// Seconds of a launch on average from which on a graph gains nothing.
+const LONG: f64 = 25e-6;
+
+/// Roughly, the seconds a device takes for a plan: bytes read and written once, products at the rate of tensor cores.
+fn seconds(plan: &Plan) -> f64 {
+    let (mut bytes, mut flops) = (0usize, 0usize);
+    for step in &plan.steps {
+        let mut touch = |s: u32| bytes += plan.storages[s as usize].bytes;
+        step.reads(&mut touch);
+        step.writes(&mut touch);
+        if let Work::Matmul(mm) = &step.work {
+            flops += 2 * mm.batch.numel() * mm.m * mm.n * mm.k;
+        }
+    }
+    bytes as f64 / 3e12 + flops as f64 / 500e12
+}
+
 /// What decides how a storage may be treated.
 pub struct Shape {
     fixed: Vec<bool>,
@@ -126,7 +143,9 @@ impl Shape {
             }
             _ => false,
         };
-        let graphable = !steps.list.iter().any(over_input) && steps.launches >= 3;
+        // Where launches do long work the host is ahead of the device anyway, and a capture gains nothing.
+        let long = seconds(plan) > LONG * steps.launches as f64;
+        let graphable = !steps.list.iter().any(over_input) && steps.launches >= 3 && !long;
         Shape { fixed, slotted, graphable }
     }
 
