@@ -127,7 +127,7 @@ fn profile(
         backend.compile(&program.structure, types, Effort::Quick)?;
         compiling = compiling.min(start.elapsed().as_secs_f64());
     }
-    let plan = backend.compile(&program.structure, types, Effort::Quick)?;
+    let plan = backend.compile(&program.structure, types, Effort::Full)?;
     println!("{} instructions compiled in {:.1} us", program.structure.instrs.len(), compiling * 1e6);
     let mut buffers = Vec::new();
     for (ty, data) in types.iter().zip(inputs) {
