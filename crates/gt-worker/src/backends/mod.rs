@@ -44,3 +44,23 @@ pub fn gpus(name: &str) -> u32 {
         _ => 0,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_gpu_auto_is_the_cpu_and_says_why() {
+        if gpus("auto") > 0 {
+            return assert_eq!(open("auto", Some(1)).unwrap().name(), "cuda");
+        }
+        let (backend, why) = choose("auto", Some(1), None).unwrap();
+        assert_eq!(backend.name(), "cpu");
+        assert!(why.unwrap().starts_with("cuda: "));
+        for (name, device) in [("cuda", None), ("auto", Some(0))] {
+            let error = choose(name, None, device).err().unwrap().to_string();
+            assert!(error.starts_with("cuda: "), "{error}");
+        }
+        assert!(choose("tpu", None, None).err().unwrap().to_string().contains("auto, cuda, cpu"));
+    }
+}

@@ -181,7 +181,7 @@ R cuFuncLoad(void *f) { return OK; }
 R cuFuncSetAttribute(void *f, int a, int v) { return OK; }
 R cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                  Stream *s, void **args, void **extra) {
-    if (!gx || !gy || !gz || !bx || bx > 1024 || gy > 65535 || gz > 65535) return 1;
+    if (!gx || !gy || !gz || !bx || bx > 1024 || gx > 2147483647u || gy > 65535 || gz > 65535 || shared > 232448) return 1;
     return put(s, (Op){.kind = KERNEL});
 }
 

@@ -155,7 +155,8 @@ pub fn log_drop(what: &str, error: DriverError) {
 /// A point in a stream. Without time it costs less.
 pub struct Event {
     raw: sys::CUevent,
-    timed: bool,
+    /// Its context, and whether it has a time.
+    kind: (usize, bool),
 }
 
 // SAFETY: as for `Stream`.
@@ -169,8 +170,8 @@ struct Spare(sys::CUevent);
 // SAFETY: as for `Stream`.
 unsafe impl Send for Spare {}
 
-/// Events to be used again; those of one context, since a process uses a device's primary context only.
-static SPARE: Mutex<Vec<(usize, Spare)>> = Mutex::new(Vec::new());
+/// Events to be used again, by context and by whether they have a time.
+static SPARE: Mutex<Vec<((usize, bool), Spare)>> = Mutex::new(Vec::new());
 const MAX_SPARE: usize = 256;
 
 /// The context current on this thread, as a number.
@@ -181,24 +182,27 @@ fn context() -> usize {
 impl Event {
     /// The point after all work that is on the stream now.
     pub fn record(stream: &Stream) -> Result<Event> {
-        let here = context();
-        let mut spare = SPARE.lock();
-        let found = spare.iter().rposition(|(of, _)| *of == here).map(|i| spare.swap_remove(i));
-        drop(spare);
-        let raw = match found {
-            Some((_, Spare(raw))) => raw,
-            None => check("event", result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING))?,
-        };
-        let event = Event { raw, timed: false };
-        // SAFETY: both handles live.
-        check("record an event", unsafe { result::event::record(raw, stream.0) })?;
-        Ok(event)
+        Event::new(stream, false)
     }
 
     /// The same, with the time at which it was passed.
     pub fn timed(stream: &Stream) -> Result<Event> {
-        let raw = check("event", result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT))?;
-        let event = Event { raw, timed: true };
+        Event::new(stream, true)
+    }
+
+    fn new(stream: &Stream, timed: bool) -> Result<Event> {
+        let kind = (context(), timed);
+        let mut spare = SPARE.lock();
+        let found = spare.iter().rposition(|(of, _)| *of == kind).map(|i| spare.swap_remove(i));
+        drop(spare);
+        let raw = match (found, timed) {
+            (Some((_, Spare(raw))), _) => raw,
+            (None, true) => check("event", result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT))?,
+            (None, false) => {
+                check("event", result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING))?
+            }
+        };
+        let event = Event { raw, kind };
         // SAFETY: both handles live.
         check("record an event", unsafe { result::event::record(raw, stream.0) })?;
         Ok(event)
@@ -229,11 +233,10 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        if !self.timed && broken().is_none() {
-            let here = context();
+        if broken().is_none() {
             let mut spare = SPARE.lock();
-            if here != 0 && spare.len() < MAX_SPARE {
-                return spare.push((here, Spare(self.raw)));
+            if spare.len() < MAX_SPARE {
+                return spare.push((self.kind, Spare(self.raw)));
             }
         }
         // SAFETY: destroyed once.
