@@ -39,6 +39,8 @@ enum Command {
     Top(see::top::Args),
     /// Write down what a running system does for a while.
     Trace(see::trace::Args),
+    /// Draw the timeline of instruction logs.
+    Visualize(see::visualize::Args),
 }
 
 /// Runs the program with the given arguments (the first is the program's name) and gives its exit status.
@@ -58,6 +60,7 @@ pub fn main(args: Vec<String>) -> i32 {
         Command::Replay(args) => replay::run(args),
         Command::Top(args) => see::top::run(args),
         Command::Trace(args) => see::trace::run(args),
+        Command::Visualize(args) => see::visualize::run(args),
     };
     match result {
         Ok(status) => status,

@@ -249,12 +249,13 @@ impl BulkStore for Store {
         };
         drop(state);
         let start = Instant::now();
-        core.carried(session, tensor, ty.bytes() as u64, true, start);
+        let bytes_in = ty.bytes() as u64;
         let entry = match core.to_device(session, &ty, HostBytes::Shared(Box::new(Arrived(bytes)))) {
             Ok(buffer) => Entry::Here { ty, buffer },
             Err(error) => Entry::Poisoned(lost(error)),
         };
         let unwanted = core.state.lock().fulfil(session, tensor, entry);
+        core.carried(session, tensor, bytes_in, true, start);
         core.wake.notify_one();
         drop(unwanted);
         Ok(())
