@@ -41,6 +41,8 @@ enum Command {
     Trace(see::trace::Args),
     /// Draw the timeline of instruction logs.
     Visualize(see::visualize::Args),
+    /// Say what the last step did and why: moves, collectives, plans, and where the time went.
+    Explain(see::explain::Args),
 }
 
 /// Runs the program with the given arguments (the first is the program's name) and gives its exit status.
@@ -61,6 +63,7 @@ pub fn main(args: Vec<String>) -> i32 {
         Command::Top(args) => see::top::run(args),
         Command::Trace(args) => see::trace::run(args),
         Command::Visualize(args) => see::visualize::run(args),
+        Command::Explain(args) => see::explain::run(args),
     };
     match result {
         Ok(status) => status,

@@ -104,6 +104,8 @@ pub enum WorkEvent {
     Ran(Box<Ran>),
     Carried(Carried),
     /// The steps of a plan, before the first time that their times are told.
+    /// A program of some time ago, remembered for its own client.
+    Recent(Box<Ran>),
     Steps {
         key: u64,
         steps: Vec<StepInfo>,

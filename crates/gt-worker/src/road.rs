@@ -31,6 +31,9 @@ pub(crate) enum Job {
     Gauge,
     /// Bytes for the device.
     Upload(Box<Upload>),
+    Recent {
+        session: SessionId,
+    },
     Stop,
 }
 
@@ -56,7 +59,12 @@ pub(crate) fn run(core: &Core, jobs: &Receiver<Job>) {
                 core.wake.notify_one();
             }
             Job::Gauge => (core.say)(WorkerMsg::Gauge(Box::new(core.gauge()))),
-            Job::Stats { req } => (core.say)(WorkerMsg::Stats { req, stats: core.stats() }),
+            Job::Recent { session } => (core.say)(core.recent(session)),
+            Job::Stats { req } => {
+                // Whoever asks may wait for what has happened so far.
+                core.tell_events();
+                (core.say)(WorkerMsg::Stats { req, stats: core.stats() });
+            }
             Job::Send(parcel) => {
                 let Parcel { session, tensor, goal, to, what } = *parcel;
                 let (start, bytes) = (Instant::now(), what.as_ref().map_or(0, |(_, b)| b.bytes() as u64));

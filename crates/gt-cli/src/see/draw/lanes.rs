@@ -18,8 +18,8 @@ const DISPATCHER: f64 = 44.0;
 /// Messages drawn one by one at most; beyond, as density.
 const MAX_MARKS: usize = 1_500;
 const MAX_LINES: usize = 500;
-/// Stretches of time that get an arrow each, per worker and way.
-const MAX_ARROWS: usize = 24;
+/// Stretches of time that get an arrow each, shared by the workers.
+const MAX_ARROWS: usize = 32;
 const MAX_NAMED: usize = 10;
 /// Smaller transfers get no arrow.
 const LARGE: f64 = 16.0 * 1024.0;
@@ -365,9 +365,10 @@ impl Scene<'_> {
     /// of time.
     fn arrows(&self, canvas: &mut dyn Canvas) {
         let large = self.line.transfers.iter().filter(|t| t.other.is_some() && t.bytes >= LARGE);
+        let stretches = (MAX_ARROWS / self.line.workers.len().max(1)).max(3) as f64;
         let mut best: HashMap<(usize, usize, bool), &Transfer> = HashMap::new();
         for t in large {
-            let stretch = ((self.x(t.start) - GUTTER) / self.plot() * MAX_ARROWS as f64) as usize;
+            let stretch = ((self.x(t.start) - GUTTER) / self.plot() * stretches) as usize;
             let best = best.entry((stretch, t.worker, t.inward)).or_insert(t);
             if t.bytes > best.bytes {
                 *best = t;
