@@ -11,9 +11,9 @@ class profile:
     >>> with gt.profiler.profile("trace.json") as prof:
     ...     train_step()
 
-    At the end of the block the work that was recorded in it is done, a table of the kernels is printed (not if `quiet`),
-    and with `output` a trace is written that https://ui.perfetto.dev and chrome://tracing open (`.json`), or an
-    instruction log for `gt visualize` (`.log`). The arguments of PyTorch's `profile` (`activities`, `record_shapes`,
+    At the end of the block the work that was recorded in it is done, a table of the kernels is printed (not if
+    `quiet`), and with `output` a trace is written that https://ui.perfetto.dev and chrome://tracing open (`.json`), or
+    an instruction log for `gt visualize` (`.log`). The arguments of PyTorch's `profile` (`activities`, `record_shapes`,
     `profile_memory`, `with_stack`) are taken and change nothing: devices, shapes and source lines are always there.
     """
 

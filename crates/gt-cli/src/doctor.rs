@@ -63,7 +63,9 @@ pub fn run(args: Args) -> Result<i32> {
             more.iter().for_each(print);
             findings.extend(more);
         } else {
-            println!("no server runs on this host: `gt server` starts one, --host and --port name one elsewhere");
+            println!(
+                "no server runs on this host: `gt server` starts one, --host and --port name one elsewhere"
+            );
         }
     }
     let count = |verdict| findings.iter().filter(|f| f.verdict == verdict).count();

@@ -5,6 +5,7 @@ use crate::seen::{Recent, Sources};
 use crate::stream::prefix::POSITIONS;
 use crate::stream::{Rebind, Sealed, SourceLine, Stream};
 use crate::value::{SETTLED, Value, ValueInner};
+use crate::wait::Waiting;
 use foldhash::fast::FixedState;
 use gt_ir::{Arg, Error, Program, Result, Scalar, Slot, Structure, TensorId, Ty};
 use gt_net::msg::{
@@ -30,6 +31,10 @@ pub trait Link: Send + Sync {
     /// Sends a tensor's bytes from memory that `stage` gave.
     fn upload_staged(&self, _tensor: TensorId, _ty: Ty, _data: Shm) -> Result<()> {
         Err(Error::Runtime("upload: this link has no staging memory".into()))
+    }
+    /// Tensor bytes on their way: what has come, of how much, and in which direction in words.
+    fn transfer(&self) -> Option<(u64, u64, &'static str)> {
+        None
     }
     /// True while so many bytes wait to leave that no more should be made.
     fn is_behind(&self) -> bool {
@@ -106,6 +111,9 @@ struct Unfinished {
     rebinds: Vec<Rebind>,
     lines: Vec<SourceLine>,
     ends_step: bool,
+    instrs: usize,
+    /// No program of its structure was sent before.
+    new: bool,
 }
 
 /// A tensor, its type, and the workers that hold it.
@@ -360,7 +368,9 @@ impl Session {
         outbox.seq += 1;
         let seq = outbox.seq;
         outbox.scalars.promote(&mut s.structure, &mut s.slots);
+        let known = outbox.structures.len();
         let (key, structure) = outbox.share(s.structure);
+        let new = outbox.structures.len() != known;
         if !structure.marks.is_empty() {
             self.send_signals(outbox);
         }
@@ -379,6 +389,8 @@ impl Session {
             rebinds: s.rebinds,
             lines: s.lines,
             ends_step: false,
+            instrs: program.structure.instrs.len(),
+            new,
         });
         outbox.lived.made(&program.outs, s.out_lines);
         let dying = program.inputs.iter().zip(&program.structure.inputs).filter(|(_, input)| input.dies);
@@ -555,6 +567,28 @@ impl Session {
         std::mem::take(&mut self.shared.inbox.lock().traced)
     }
 
+    /// What a wait is for.
+    fn waiting(&self) -> Waiting {
+        if let Some((come, total, what)) = self.link.transfer() {
+            let part = Some(come as f64 / total.max(1) as f64);
+            return Waiting { what: format!("{what} {:.1} MB", total as f64 / 1048576.0), part };
+        }
+        let completed = self.shared.inbox.lock().completed;
+        let Some(outbox) = self.outbox.try_lock() else {
+            return Waiting { what: "working".into(), part: None };
+        };
+        let open: Vec<&Unfinished> = outbox.unfinished.iter().filter(|u| u.seq > completed).collect();
+        let what = match open.first() {
+            Some(_) if completed == 0 && self.welcome.workers == 0 => {
+                "waiting for a worker to connect".into()
+            }
+            Some(first) if first.new => format!("first run of {} instructions (compiling)", first.instrs),
+            Some(_) => format!("{} programs to go", open.len()),
+            None => "waiting for the server".into(),
+        };
+        Waiting { what, part: None }
+    }
+
     /// Goes through the source lines of the last programs.
     pub(crate) fn with_sources(&self, mut each: impl FnMut(u64, &[SourceLine], bool)) {
         let outbox = self.outbox.lock();
@@ -630,7 +664,7 @@ impl Session {
             });
         }
         if !found {
-            crate::wait::block_on(&mut |patience: Duration| {
+            let mut attempt = |patience: Duration| {
                 let deadline = Instant::now() + patience;
                 if control {
                     let mut done = || look(&mut self.shared.inbox.lock());
@@ -647,7 +681,8 @@ impl Session {
                         return false;
                     }
                 }
-            })?;
+            };
+            crate::wait::block_on(&mut attempt, &|| self.waiting())?;
         }
         match (out, fatal) {
             (Some(out), _) => Ok(out),
@@ -779,6 +814,10 @@ impl Session {
     pub fn finish(&self) -> Result<()> {
         let over = self.is_closed() || self.is_inherited() || self.shared.inbox.lock().told;
         let result = if over { Ok(()) } else { self.synchronize() };
+        if self.log.is_some() && !over && result.is_ok() {
+            // Workers tell what they have for the log before they answer.
+            let _ = self.stats();
+        }
         self.close();
         result
     }

@@ -153,6 +153,8 @@ pub struct Gauge {
     pub memory: u64,
     pub memory_peak: u64,
     pub memory_limit: u64,
+    /// The version of the worker's program.
+    pub version: String,
     pub sessions: Vec<SessionUse>,
 }
 

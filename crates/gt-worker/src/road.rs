@@ -188,7 +188,9 @@ impl Core {
     ) -> Result<Answer, Failure> {
         let Some((endpoint, key)) = self.plane.get().filter(|_| ty.bytes() > INLINE_BYTES) else {
             if !self.config.backend.queues() {
-                return self.to_host(&buffer).map(|b| Answer::Here(Payload::Inline(b))).map_err(lost);
+                let bytes = self.to_host(&buffer).map_err(lost)?;
+                self.carriage.outward.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                return Ok(Answer::Here(Payload::Inline(bytes)));
             }
             let fetch = || self.config.backend.fetch(&buffer);
             let coming = catch_unwind(AssertUnwindSafe(fetch)).unwrap_or_else(|panic| {

@@ -239,6 +239,7 @@ impl Core {
             memory,
             memory_peak,
             memory_limit: backend.memory(),
+            version: env!("CARGO_PKG_VERSION").into(),
             sessions,
         }
     }

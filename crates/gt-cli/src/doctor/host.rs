@@ -36,7 +36,11 @@ fn processor() -> Finding {
         Ok(backend) => {
             let text = format!("{}, {} for tensors", backend.device(), bytes(backend.memory() as f64));
             match cores {
-                0..2 => Finding::weak("cpu", text, "one core runs client, server and worker in turns: more are better"),
+                0..2 => Finding::weak(
+                    "cpu",
+                    text,
+                    "one core runs client, server and worker in turns: more are better",
+                ),
                 _ => Finding::good("cpu", text),
             }
         }
@@ -108,7 +112,11 @@ fn driver() -> Finding {
     let text = format!("CUDA {}.{}, {devices} devices", number / 1000, number % 1000 / 10);
     match failed {
         (0, 0, 0) if devices > 0 => Finding::good("nvidia driver", text),
-        (0, 0, 0) => Finding::weak("nvidia driver", text, "no device is visible: see CUDA_VISIBLE_DEVICES and nvidia-smi"),
+        (0, 0, 0) => Finding::weak(
+            "nvidia driver",
+            text,
+            "no device is visible: see CUDA_VISIBLE_DEVICES and nvidia-smi",
+        ),
         (error, ..) => Finding::bad(
             "nvidia driver",
             format!("cuInit fails with {error}"),
@@ -133,7 +141,9 @@ fn libraries() -> Vec<Finding> {
             None if gpu => Finding::bad(
                 name,
                 "not found",
-                format!("needed for {used}: install CUDA's libraries, or put their folder on LD_LIBRARY_PATH"),
+                format!(
+                    "needed for {used}: install CUDA's libraries, or put their folder on LD_LIBRARY_PATH"
+                ),
             ),
             None => Finding::good(name, format!("not found, and only of use with a GPU ({used})")),
         })
@@ -141,8 +151,9 @@ fn libraries() -> Vec<Finding> {
 }
 
 fn shared_memory() -> Finding {
-    let advice = "tensors between processes of this host go through sockets: allow memfd_create (container profile)";
-    let Ok(mut shm) = gt_net::shm::Shm::new(SAMPLE) else {
+    let advice =
+        "tensors between processes of this host go through sockets: allow memfd_create (container profile)";
+    let Ok(mut shm) = gt_net::shm::Shm::create(SAMPLE) else {
         return Finding::bad("shared memory", "memfd cannot be made", advice);
     };
     let data = vec![1u8; SAMPLE];
@@ -169,11 +180,14 @@ fn files() -> Finding {
 fn port() -> Finding {
     let loopback = TcpListener::bind(("127.0.0.1", 0));
     if let Err(error) = loopback {
-        return Finding::bad("ports", format!("cannot listen on loopback: {error}"), "see the sandbox or firewall of this host");
+        return Finding::bad(
+            "ports",
+            format!("cannot listen on loopback: {error}"),
+            "see the sandbox or firewall of this host",
+        );
     }
     match TcpListener::bind(("127.0.0.1", 12345)) {
         Ok(_) => Finding::good("ports", "12345, the usual one, is free"),
         Err(_) => Finding::good("ports", "12345, the usual one, is taken (by a server, most likely)"),
     }
 }
-

@@ -40,7 +40,11 @@ pub fn look(addr: &Addr, token: Option<String>) -> Vec<Finding> {
     match ways(addr, token, snapshot.workers.len()) {
         Ok(findings) => out.extend(findings),
         Err(error) => {
-            out.push(Finding::bad("bandwidth", error.to_string(), "a client cannot work with this system: see the message"));
+            out.push(Finding::bad(
+                "bandwidth",
+                error.to_string(),
+                "a client cannot work with this system: see the message",
+            ));
         }
     }
     out
@@ -91,7 +95,8 @@ fn versions(s: &Snapshot) -> Finding {
 
 fn workers(s: &Snapshot) -> Vec<Finding> {
     if s.workers.is_empty() {
-        let advice = format!("start one per GPU: `gt worker --host HOST -p PORT` (the server is at {})", s.address);
+        let advice =
+            format!("start one per GPU: `gt worker --host HOST -p PORT` (the server is at {})", s.address);
         return vec![Finding::bad("workers", "none is connected", advice)];
     }
     let one = |w: &gt_net::observe::WorkerView| {
@@ -110,7 +115,11 @@ fn workers(s: &Snapshot) -> Vec<Finding> {
         );
         let full = g.memory as f64 > 0.9 * g.memory_limit as f64;
         match full {
-            true => Finding::weak("worker", text, "its memory is nearly full: gt.debug.memory() says whose lines hold it"),
+            true => Finding::weak(
+                "worker",
+                text,
+                "its memory is nearly full: gt.debug.memory() says whose lines hold it",
+            ),
             false => Finding::good("worker", text),
         }
     };
@@ -121,7 +130,7 @@ fn workers(s: &Snapshot) -> Vec<Finding> {
 fn ways(addr: &Addr, token: Option<String>, workers: usize) -> Result<Vec<Finding>> {
     // SAFETY: this process does nothing else that reads or writes variables meanwhile.
     unsafe { std::env::set_var("GT_PLACEMENT", "spread") };
-    let session = remote::connect(&addr.to_string(), token, Settings::default())?;
+    let session = remote::connect(&addr.to_string(), token, Settings::from_env())?;
     let before = current::set_default(Some(session.clone()));
     let found = measure(&session, workers);
     current::set_default(before);
@@ -132,9 +141,17 @@ fn ways(addr: &Addr, token: Option<String>, workers: usize) -> Result<Vec<Findin
 fn measure(session: &Arc<Session>, workers: usize) -> Result<Vec<Finding>> {
     let mut out = Vec::new();
     let (dispatcher, worker) = (ping(|| session.living().map(drop))?, ping(look_at_one)?);
-    let text = format!("{} to the dispatcher and back, {} for a value from a worker", seconds(dispatcher), seconds(worker));
+    let text = format!(
+        "{} to the dispatcher and back, {} for a value from a worker",
+        seconds(dispatcher),
+        seconds(worker)
+    );
     out.push(match worker > 0.02 {
-        true => Finding::weak("latency", text, "look at results rarely: recording goes on meanwhile, each look waits this long"),
+        true => Finding::weak(
+            "latency",
+            text,
+            "look at results rarely: recording goes on meanwhile, each look waits this long",
+        ),
         false => Finding::good("latency", text),
     });
     let data = vec![0u8; SAMPLE];
@@ -144,8 +161,8 @@ fn measure(session: &Arc<Session>, workers: usize) -> Result<Vec<Finding>> {
     for _ in 0..workers.min(16) {
         let start = Instant::now();
         let tensor = create::from_slice(ty.clone(), &data)?;
-        // A look at one element waits until all of it is there.
-        look_at(&tensor)?;
+        // There and back: a value is there once it can be looked at.
+        tensor.bytes()?;
         let took = start.elapsed().as_secs_f64();
         kept.push(tensor);
         let at = session.living()?.into_iter().rev().find(|t| t.ty == ty);
@@ -153,9 +170,13 @@ fn measure(session: &Arc<Session>, workers: usize) -> Result<Vec<Finding>> {
         up.entry(name).and_modify(|best| *best = best.min(took)).or_insert(took);
     }
     for (name, took) in up {
-        let text = format!("{}/s to {name}", bytes(SAMPLE as f64 / took));
-        out.push(match SAMPLE as f64 / took < 20e6 {
-            true => Finding::weak("bandwidth", text, "slow: see whether the worker is reached directly (`gt worker --advertise HOST`)"),
+        let text = format!("{}/s to {name} and back", bytes(2.0 * SAMPLE as f64 / took));
+        out.push(match 2.0 * SAMPLE as f64 / took < 20e6 {
+            true => Finding::weak(
+                "bandwidth",
+                text,
+                "slow: see whether the worker is reached directly (`gt worker --advertise HOST`)",
+            ),
             false => Finding::good("bandwidth", text),
         });
     }
@@ -163,7 +184,10 @@ fn measure(session: &Arc<Session>, workers: usize) -> Result<Vec<Finding>> {
         let start = Instant::now();
         look_at(&a.add(b)?)?;
         let took = start.elapsed().as_secs_f64();
-        out.push(Finding::good("between workers", format!("{} with a sum of two tensors, one moved first", seconds(took))));
+        out.push(Finding::good(
+            "between workers",
+            format!("{} with a sum of two tensors, one moved first", seconds(took)),
+        ));
     }
     Ok(out)
 }

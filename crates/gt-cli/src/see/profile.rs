@@ -63,7 +63,7 @@ impl Profile {
         });
         let carried = |way: &str| {
             let own = entries.iter().filter(|e| e.event == "CARRY" && e.what == way);
-            own.filter_map(|e| e.number("bytes")).sum::<f64>()
+            own.filter_map(|e| e.number("bytes")).fold(0.0, |sum, n| sum + n)
         };
         let (bytes_in, bytes_out) = (carried("In"), carried("Out"));
         let sum = |of: fn(&super::account::Program) -> f64| account.programs.iter().map(of).sum::<f64>();

@@ -78,7 +78,11 @@ fn render(top: &Top, area: Rect, buffer: &mut Buffer) {
 }
 
 fn header(top: &Top, area: Rect, buffer: &mut Buffer) {
-    let mut spans = vec![" GT top ".bold().reversed(), format!(" {} ", top.address).into()];
+    let mut spans = vec![" GT top ".bold().reversed()];
+    if top.paused {
+        spans.push(" PAUSED ".black().on_yellow());
+    }
+    spans.push(format!(" {} ", top.address).into());
     if let Some(s) = top.rates.snapshot() {
         let ops: f64 = top.rates.workers.values().map(|w| w.instructions).sum();
         let busy: f64 = top.rates.workers.values().map(|w| w.busy).sum();
@@ -90,9 +94,6 @@ fn header(top: &Top, area: Rect, buffer: &mut Buffer) {
             format!("{:.0}% busy", 100.0 * busy / top.rates.workers.len().max(1) as f64),
         ];
         spans.push(format!("| {}", parts.join(" | ")).into());
-    }
-    if top.paused {
-        spans.push(" PAUSED ".black().on_yellow());
     }
     Line::from(spans).render(area, buffer);
 }
