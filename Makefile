@@ -17,7 +17,7 @@ SECONDS ?= 0
 KERNEL_SECONDS ?= 240
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python test-unix test-tcp check check-kernels kernels fmt bench develop wheel soak gpu-kit test-gpu clean
+.PHONY: help demo test test-rust test-python test-unix test-tcp check check-kernels kernels fmt docs bench develop wheel soak gpu-kit test-gpu clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,10 +62,18 @@ fmt: $(BIN)/.tools ## format everything
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: develop ## the documentation as a site, in site/
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
+	$(BIN)/python tools/api.py
+	$(BIN)/mkdocs build --strict --quiet --site-dir site
+
 bench: develop ## the benchmarks, with PyTorch beside where it is importable
 	$(BIN)/python benchmarks/spine.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/dynamic.py
+	$(BIN)/python benchmarks/compilation_benchmark.py
+	$(BIN)/python benchmarks/compare.py
+	$(BIN)/python benchmarks/overhead.py
 
 develop: $(BIN)/.tools kernels ## build the package into the virtual environment
 	$(BIN)/maturin develop --release --quiet
@@ -92,4 +100,4 @@ $(BIN)/.tools: requirements-dev.txt
 
 clean: ## remove what was built
 	cargo clean
-	rm -rf $(VENV) dist
+	rm -rf $(VENV) dist site

@@ -245,7 +245,21 @@ from gt.composed.info import compile, finfo, iinfo  # noqa: E402
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gt import autograd, backends, client, cuda, debug, launch, linalg, nn, optim, serialization, signal, utils
+    from gt import (
+        autograd,
+        backends,
+        client,
+        cuda,
+        debug,
+        launch,
+        linalg,
+        nn,
+        optim,
+        profiler,
+        serialization,
+        signal,
+        utils,
+    )
     from gt.serialization import load, save
     from gt.signal.config import (
         Config,
@@ -267,6 +281,7 @@ _LAZY = {
     "linalg",
     "nn",
     "optim",
+    "profiler",
     "serialization",
     "signal",
     "utils",

@@ -40,6 +40,11 @@ struct Road {
     relays: Mutex<Relays>,
     /// Bytes of uploads that have not reached their worker yet.
     staged: AtomicUsize,
+    /// Bytes of the download that is under way: come so far, and in all.
+    come: AtomicUsize,
+    /// The most bytes that were staged since none were.
+    most: AtomicUsize,
+    coming: AtomicUsize,
     on_msg: Mutex<OnMsg>,
     addr: Addr,
 }
@@ -56,6 +61,9 @@ fn open(addr: Addr, token: Option<String>, on_msg: OnMsg) -> Result<(Arc<dyn Lin
         uploads: Mutex::default(),
         relays: Mutex::default(),
         staged: AtomicUsize::new(0),
+        come: AtomicUsize::new(0),
+        most: AtomicUsize::new(0),
+        coming: AtomicUsize::new(0),
         on_msg: Mutex::new(on_msg),
         addr: addr.clone(),
     });
@@ -181,7 +189,11 @@ impl Road {
     fn download(&self, value: Value) {
         let Ok(Payload::Bulk { at, ticket }) = value.result else { return };
         let mut bytes = crate::hostmem::take(ticket.bytes as usize);
-        match self.bulk.get(&at, &ticket, &mut bytes) {
+        self.come.store(0, Ordering::Relaxed);
+        self.coming.store(bytes.len(), Ordering::Relaxed);
+        let got = self.bulk.get_counted(&at, &ticket, &mut bytes, &self.come);
+        self.coming.store(0, Ordering::Relaxed);
+        match got {
             Ok(()) => {
                 self.give(Value { req: value.req, result: Ok(Payload::Inline(Arc::new(bytes))) });
             }
@@ -226,9 +238,21 @@ impl Link for RemoteLink {
     }
 
     fn upload_staged(&self, tensor: TensorId, ty: Ty, data: Shm) -> Result<()> {
-        self.road.staged.fetch_add(data.len(), Ordering::Relaxed);
+        let staged = self.road.staged.fetch_add(data.len(), Ordering::Relaxed);
+        let total = data.len() + if staged == 0 { 0 } else { self.road.most.load(Ordering::Relaxed) };
+        self.road.most.store(total, Ordering::Relaxed);
         self.road.uploads.lock().insert(tensor, data);
         self.road.send(&ClientMsg::Upload { tensor, ty, data: None })
+    }
+
+    fn transfer(&self) -> Option<(u64, u64, &'static str)> {
+        let coming = self.road.coming.load(Ordering::Relaxed) as u64;
+        if coming > 0 {
+            return Some((self.road.come.load(Ordering::Relaxed) as u64, coming, "fetching"));
+        }
+        let staged = self.road.staged.load(Ordering::Relaxed) as u64;
+        let most = self.road.most.load(Ordering::Relaxed) as u64;
+        (staged > 0).then_some((most.saturating_sub(staged), most, "sending"))
     }
 
     fn is_behind(&self) -> bool {

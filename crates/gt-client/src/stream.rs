@@ -35,6 +35,8 @@ pub struct Sealed {
     pub frees: Vec<TensorId>,
     pub rebinds: Vec<Rebind>,
     pub lines: Vec<SourceLine>,
+    /// Where each result that outlives the program was written.
+    pub out_lines: Vec<SourceLine>,
     /// Inputs that other streams own, kept until the program is on its way.
     pub held: Vec<Value>,
     /// Bytes of results that stay alive.
@@ -544,12 +546,14 @@ impl Open {
         let mut out_ids = Vec::new();
         let mut bytes = 0;
         let mut lines = Vec::with_capacity(cut);
+        let mut out_lines = Vec::new();
         let mut meta = Vec::with_capacity(rest.len().min(cut));
         let mut marks = Vec::new();
         for (i, e) in entries.into_iter().enumerate() {
             if e.alive || needed[i] {
                 outs.push(n_inputs + i as u32);
                 out_ids.push(e.id);
+                out_lines.push(e.line);
                 bytes += e.ty.bytes() as u64;
                 if !e.alive {
                     self.frees.push(e.id);
@@ -611,7 +615,21 @@ impl Open {
         self.rebinds = later;
         let rebinds = rebinds.into_iter().map(|(_, r)| r).collect();
         let (prefix, marks) = self.progress.take();
-        Sealed { structure, inputs, outs: out_ids, slots, frees, rebinds, lines, held, bytes, prefix, marks }
+        let outs = out_ids;
+        Sealed {
+            structure,
+            inputs,
+            outs,
+            slots,
+            frees,
+            rebinds,
+            lines,
+            out_lines,
+            held,
+            bytes,
+            prefix,
+            marks,
+        }
     }
 
     fn reopen(&mut self, id: TensorId, ty: &Ty) -> u32 {

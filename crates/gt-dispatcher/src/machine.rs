@@ -183,6 +183,8 @@ impl Machine {
             Event::Client(session, ClientMsg::Bye) => self.end(now_ms, session, "goodbye", out),
             Event::Client(session, ClientMsg::Stats { req }) => self.ask_stats(now_ms, session, req, out),
             Event::Client(session, ClientMsg::Tidy { what }) => self.tidy(session, what, out),
+            Event::Client(id, ClientMsg::Recent) => self.ask_recent(id, out),
+            Event::Client(id, ClientMsg::Tensors { req }) => self.tell_tensors(id, req, out),
             Event::Client(id, ClientMsg::Watch { scope, detail, every_ms }) => {
                 self.watch(now_ms, id, scope, detail, every_ms, out)
             }
@@ -293,6 +295,9 @@ impl Machine {
                 s.worker_lines(cx, lines);
                 Ok(())
             }),
+            WorkerMsg::Recent { session, now_us, events } => {
+                self.recent(now, worker, session, now_us, events, out)
+            }
             WorkerMsg::Gauge(gauge) => self.gauge(worker, *gauge),
             WorkerMsg::Events { now_us, events } => self.events(now, worker, now_us, events, out),
             WorkerMsg::Stats { req, stats } => {

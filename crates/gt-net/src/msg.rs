@@ -122,6 +122,12 @@ pub enum ClientMsg {
         detail: Detail,
         every_ms: u32,
     },
+    /// Asks for what is remembered of the session's last programs and moves, as `Trace` lines.
+    Recent,
+    /// Asks for the session's tensors.
+    Tensors {
+        req: u64,
+    },
 }
 
 /// A tensor's bytes as an answer.
@@ -193,6 +199,11 @@ pub enum SessionMsg {
     /// Lines in the instruction log's form, for a client that watches.
     Trace {
         lines: Vec<String>,
+    },
+    /// The session's tensors that have a value: (tensor, type, names of the workers that hold it).
+    Tensors {
+        req: u64,
+        tensors: Vec<(TensorId, Ty, Vec<String>)>,
     },
 }
 
@@ -303,6 +314,10 @@ pub enum WorkerCmd {
     },
     /// Asks for the counters that cost nothing.
     Gauge,
+    /// Asks for what is remembered of a session's last programs.
+    Recent {
+        session: SessionId,
+    },
     /// Asks to tidy up memory.
     Tidy {
         what: Tidy,
@@ -367,6 +382,12 @@ pub enum WorkerMsg {
     Gauge(Box<Gauge>),
     /// What happened since the last of these, on a worker whose clock stands at `now_us`.
     Events {
+        now_us: u64,
+        events: Vec<WorkEvent>,
+    },
+    /// What is remembered of a session's last programs, for its own client.
+    Recent {
+        session: SessionId,
         now_us: u64,
         events: Vec<WorkEvent>,
     },

@@ -149,23 +149,25 @@ impl Executor {
             // It ended meanwhile, and what the device keeps for it goes too.
             None => self.core.config.backend.end(session.0),
         }
-        let (spent, failed_now) = match &outcome {
-            Ok(done) => (done.spent.clone(), false),
-            Err(_) => (Spent::default(), true),
-        };
+        let spent = outcome.as_ref().map_or_else(|_| Spent::default(), |done| done.spent.clone());
         let record = Record {
             session,
-            run: &run,
+            seq: *seq,
+            key: program.key,
+            instrs: program.structure.instrs.len() as u32,
             start: begin,
             took: busy,
             waited,
             planning: found.took,
             why: found.why(),
-            failed: failed_now,
+            failed: outcome.is_err(),
             begun_early: early,
             spent,
         };
-        state.watched.ran(&self.core, record, detail);
+        state.watched.ran(&self.core, &record, detail);
+        if let Some(table) = state.sessions.get_mut(&session) {
+            table.remember(record);
+        }
         let counters = &mut state.counters;
         let dropped = match outcome {
             Ok(Done { outs, types, ops, .. }) => {

@@ -31,6 +31,9 @@ pub(crate) enum Job {
     Gauge,
     /// Bytes for the device.
     Upload(Box<Upload>),
+    Recent {
+        session: SessionId,
+    },
     Stop,
 }
 
@@ -56,7 +59,12 @@ pub(crate) fn run(core: &Core, jobs: &Receiver<Job>) {
                 core.wake.notify_one();
             }
             Job::Gauge => (core.say)(WorkerMsg::Gauge(Box::new(core.gauge()))),
-            Job::Stats { req } => (core.say)(WorkerMsg::Stats { req, stats: core.stats() }),
+            Job::Recent { session } => (core.say)(core.recent(session)),
+            Job::Stats { req } => {
+                // Whoever asks may wait for what has happened so far.
+                core.tell_events();
+                (core.say)(WorkerMsg::Stats { req, stats: core.stats() });
+            }
             Job::Send(parcel) => {
                 let Parcel { session, tensor, goal, to, what } = *parcel;
                 let (start, bytes) = (Instant::now(), what.as_ref().map_or(0, |(_, b)| b.bytes() as u64));
@@ -180,7 +188,9 @@ impl Core {
     ) -> Result<Answer, Failure> {
         let Some((endpoint, key)) = self.plane.get().filter(|_| ty.bytes() > INLINE_BYTES) else {
             if !self.config.backend.queues() {
-                return self.to_host(&buffer).map(|b| Answer::Here(Payload::Inline(b))).map_err(lost);
+                let bytes = self.to_host(&buffer).map_err(lost)?;
+                self.carriage.outward.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                return Ok(Answer::Here(Payload::Inline(bytes)));
             }
             let fetch = || self.config.backend.fetch(&buffer);
             let coming = catch_unwind(AssertUnwindSafe(fetch)).unwrap_or_else(|panic| {
@@ -249,12 +259,13 @@ impl BulkStore for Store {
         };
         drop(state);
         let start = Instant::now();
-        core.carried(session, tensor, ty.bytes() as u64, true, start);
+        let bytes_in = ty.bytes() as u64;
         let entry = match core.to_device(session, &ty, HostBytes::Shared(Box::new(Arrived(bytes)))) {
             Ok(buffer) => Entry::Here { ty, buffer },
             Err(error) => Entry::Poisoned(lost(error)),
         };
         let unwanted = core.state.lock().fulfil(session, tensor, entry);
+        core.carried(session, tensor, bytes_in, true, start);
         core.wake.notify_one();
         drop(unwanted);
         Ok(())

@@ -2,6 +2,7 @@
 
 use crate::backend::Buffer;
 use crate::begun::Begun;
+use crate::watched::Record;
 use foldhash::fast::FixedState;
 use gt_ir::{Error, Program, TensorId, Ty};
 use gt_net::bulk::{Endpoint, Ticket};
@@ -63,6 +64,8 @@ pub struct SessionTable {
     pub arrived: VecDeque<Instant>,
     /// How closely its client watches.
     pub detail: Detail,
+    /// Its last programs.
+    pub recent: VecDeque<Record>,
     /// What the next update will tell.
     pub finished: Vec<u64>,
     pub failures: Vec<(u64, Failure)>,
@@ -90,7 +93,18 @@ pub struct Inputs {
     pub dying: Vec<Option<Ty>>,
 }
 
+/// Programs remembered per session.
+const MAX_RECENT: usize = 128;
+
 impl SessionTable {
+    /// Remembers a program that has run.
+    pub fn remember(&mut self, record: Record) {
+        if self.recent.len() == MAX_RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(record);
+    }
+
     pub fn push_batch(&mut self, batch: Batch) {
         if !batch.runs.is_empty() {
             self.arrived.extend(std::iter::repeat_n(Instant::now(), batch.runs.len()));

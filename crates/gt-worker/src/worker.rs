@@ -256,6 +256,11 @@ impl Core {
                 state.watched.watch(all);
             }
             WorkerCmd::Observe { session: None, detail } => state.watched.watch(detail),
+            WorkerCmd::Recent { session } => {
+                drop(state);
+                let _ = self.jobs.lock().send(Job::Recent { session });
+                return;
+            }
             WorkerCmd::Gauge => {
                 drop(state);
                 let _ = self.jobs.lock().send(Job::Gauge);

@@ -321,7 +321,12 @@ impl Session {
                 let names = || specs.iter().map(|s| s.name.as_str()).collect::<Vec<_>>().join(" ");
                 self.note(cx, "RECV", None, "Signals", 0, names)
             }
-            ClientMsg::Stats { .. } | ClientMsg::Watch { .. } | ClientMsg::Tidy { .. } | ClientMsg::Bye => {}
+            ClientMsg::Stats { .. }
+            | ClientMsg::Watch { .. }
+            | ClientMsg::Recent
+            | ClientMsg::Tensors { .. }
+            | ClientMsg::Tidy { .. }
+            | ClientMsg::Bye => {}
         }
     }
 
@@ -348,6 +353,7 @@ impl Session {
             SessionMsg::Stats { .. }
             | SessionMsg::Log { .. }
             | SessionMsg::Snapshot(_)
+            | SessionMsg::Tensors { .. }
             | SessionMsg::Trace { .. } => {}
         }
     }
@@ -383,6 +389,7 @@ impl Session {
             WorkerCmd::Watch { .. }
             | WorkerCmd::Observe { .. }
             | WorkerCmd::Gauge
+            | WorkerCmd::Recent { .. }
             | WorkerCmd::Compile { .. }
             | WorkerCmd::End { .. }
             | WorkerCmd::Tidy { .. }

@@ -1,6 +1,6 @@
 //! What a client says: programs are checked, placed, and sent on with what they need.
 
-use super::session::{Asked, Holder, Move, Pending, Session, Tensor, no_workers};
+use super::session::{Asked, Holder, Move, Moved, Pending, Session, Tensor, no_workers};
 use super::{Action, Carry, Cx, Way};
 use foldhash::fast::FixedState;
 use gt_ir::{DType, Error, Program, Result, Slot, TensorId, Ty, bail};
@@ -67,6 +67,8 @@ impl Session {
             | ClientMsg::Stats { .. }
             | ClientMsg::Tidy { .. }
             | ClientMsg::Watch { .. }
+            | ClientMsg::Recent
+            | ClientMsg::Tensors { .. }
             | ClientMsg::Bye => 64,
         };
         // A client out of credit waits for programs to finish, as one that asked does.
@@ -117,9 +119,12 @@ impl Session {
                 Ok(())
             }
             // These are the machine's.
-            ClientMsg::Stats { .. } | ClientMsg::Watch { .. } | ClientMsg::Tidy { .. } | ClientMsg::Bye => {
-                Ok(())
-            }
+            ClientMsg::Stats { .. }
+            | ClientMsg::Watch { .. }
+            | ClientMsg::Recent
+            | ClientMsg::Tensors { .. }
+            | ClientMsg::Tidy { .. }
+            | ClientMsg::Bye => Ok(()),
             ClientMsg::Signals { specs } => self.add_signals(specs),
         }
     }
@@ -385,6 +390,14 @@ impl Session {
         }
         self.counters.moves += 1;
         self.counters.moved_bytes += bytes;
+        self.remember_move(Moved {
+            at: cx.now,
+            seq: self.last_seq,
+            tensor: id,
+            bytes,
+            from: source,
+            to: goal,
+        });
         self.send_copy(id, ty.clone(), source, goal, false, cx);
         self.tell_worker(cx, goal, WorkerCmd::Expect { session: self.id, tensor: id, ty });
     }

@@ -60,6 +60,21 @@ pub(super) struct Move {
     pub ty: Ty,
 }
 
+/// A copy that was brought to a worker, remembered for whoever asks why.
+#[derive(Debug)]
+pub(super) struct Moved {
+    pub at: u64,
+    /// The program that needed it.
+    pub seq: u64,
+    pub tensor: TensorId,
+    pub bytes: u64,
+    pub from: WorkerId,
+    pub to: WorkerId,
+}
+
+/// Copies remembered.
+const MAX_MOVED: usize = 256;
+
 /// A program sent to a worker and not reported as finished.
 #[derive(Debug)]
 pub(super) struct Pending {
@@ -161,6 +176,8 @@ pub struct Session {
     /// When `completed` last grew, and to what.
     pub(super) progress: (u64, u64),
     pub(super) counters: Counters,
+    /// The last copies.
+    pub(super) moved: VecDeque<Moved>,
 }
 
 /// Answers remembered in `granted`.
@@ -214,7 +231,15 @@ impl Session {
             sync: None,
             progress: (0, 0),
             counters: Counters::default(),
+            moved: VecDeque::new(),
         })
+    }
+
+    pub(super) fn remember_move(&mut self, moved: Moved) {
+        if self.moved.len() == MAX_MOVED {
+            self.moved.pop_front();
+        }
+        self.moved.push_back(moved);
     }
 
     /// Every program up to this one has finished.

@@ -104,6 +104,8 @@ impl Client {
     /// Does something at random.
     pub fn act(&mut self, rng: &mut Rng, to: &mut VecDeque<ClientMsg>, inline_only: bool) {
         match rng.below(13) {
+            12 if rng.chance(20) => to.push_back(ClientMsg::Recent),
+            12 if rng.chance(20) => to.push_back(ClientMsg::Tensors { req: 0 }),
             12 => to.push_back(watch(rng)),
             10 => self.begin(rng, to),
             11 => self.stray(rng, to),
@@ -346,7 +348,10 @@ impl Client {
                 self.uploads.remove(&tensor).expect("an upload that nobody made");
             }
             SessionMsg::Stats { req, .. } => assert!(self.stats.remove(&req)),
-            SessionMsg::Log { .. } | SessionMsg::Snapshot(_) | SessionMsg::Trace { .. } => {}
+            SessionMsg::Log { .. }
+            | SessionMsg::Snapshot(_)
+            | SessionMsg::Trace { .. }
+            | SessionMsg::Tensors { .. } => {}
             SessionMsg::Fatal { error } => {
                 assert!(self.malicious, "{:?} ended: {error}", self.id);
                 self.fatal = Some(error);

@@ -212,6 +212,9 @@ impl Worker {
                     said.push_back(WorkerMsg::Events { now_us: rng.below(1000) as u64, events });
                 }
             }
+            WorkerCmd::Recent { session } => {
+                said.push_back(WorkerMsg::Recent { session, now_us: 1, events: Vec::new() });
+            }
             WorkerCmd::Gauge => said.push_back(WorkerMsg::Gauge(Box::default())),
             WorkerCmd::End { session } => {
                 self.sessions.remove(&session);
