@@ -2,8 +2,8 @@
 
     python examples/parallel/pipeline.py [--workers 2] [--model-size small]
 
-Recording waits for nothing, so stages work on different micro-batches at the same time. A worker runs what it is sent in
-the order in which it was recorded, so the forward passes come first: that order has the smallest bubble.
+Recording waits for nothing, so stages work on different micro-batches at the same time. A worker runs what it is sent
+in the order in which it was recorded, so the forward passes come first: that order has the smallest bubble.
 """
 
 import common
