@@ -59,8 +59,8 @@ pub struct Structure {
     pub outs: Vec<u32>,
     /// How many slots the binding must bring.
     pub slots: u32,
-    /// What signals say about its values, in order of value; a later mark of the same value counts. Workers
-    /// ignore them.
+    /// What signals say about its values, in order of value. They are all on one mesh: a client cuts its stream where
+    /// the mesh changes. Workers ignore them.
     pub marks: Vec<Mark>,
     /// A boundary to be compiled at once (`compile: true`): its best plan is made before its first run.
     pub at_once: bool,

@@ -159,3 +159,28 @@ fn a_marked_program_is_not_begun_early() {
         assert!(link.prefixes().is_empty());
     });
 }
+
+#[test]
+fn a_program_is_on_one_mesh() {
+    register("one: {workers: [0]}\ntwo: {workers: [1]}");
+    run(|link| {
+        let w = leaf(f64s(&[2], &[1., 2.]));
+        let x = inside("one", || w.mul(2.0).unwrap());
+        let y = inside("two", || x.exp().unwrap());
+        let z = inside("one", || y.add(1.0).unwrap());
+        z.sum_all().unwrap().backward().unwrap();
+        let want = [1f64, 2.].map(|w| 2.0 * (2.0 * w).exp());
+        same(&w.grad().unwrap(), &want);
+        let told = link.signals();
+        let mut order = Vec::new();
+        for program in link.programs() {
+            let mut names: Vec<&str> =
+                program.structure.marks.iter().map(|m| told[m.signal as usize].name.as_str()).collect();
+            names.dedup();
+            assert!(names.len() <= 1, "{names:?}");
+            order.extend(names.first().map(|n| n.to_string()));
+        }
+        // There and back again; the sum and what follows it belong to the last.
+        assert_eq!(order, ["one", "two", "one", "two", "one"]);
+    });
+}

@@ -299,6 +299,9 @@ impl Session {
         if self.spread {
             return cx.pool.least_loaded();
         }
+        if let Some(worker) = self.marked_place(&program.structure, cx) {
+            return Some(worker);
+        }
         let home = self.home(cx)?;
         let mut bytes: SmallVec<[(WorkerId, u64); 4]> = SmallVec::new();
         let mut all_home = true;
