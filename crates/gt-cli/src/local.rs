@@ -40,17 +40,16 @@ impl Local {
                 drop(worker);
             }
         }
-        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         while workers.len() < n {
-            let threads = (cores / n).max(1) as u32;
-            workers.push(self.add_worker(threads)?);
+            let i = workers.len();
+            workers.push(self.add_worker(i, n)?);
         }
         Ok(())
     }
 
-    fn add_worker(&self, threads: u32) -> Result<(WorkerId, Arc<Worker>)> {
+    fn add_worker(&self, i: usize, n: usize) -> Result<(WorkerId, Arc<Worker>)> {
         let name = std::env::var("GT_BACKEND").unwrap_or_else(|_| "auto".into());
-        let backend = backends::open(&name, Some(threads))?;
+        let backend = backends::open_share(&name, i, n)?;
         let number = self.workers_started();
         let config = WorkerConfig {
             name: format!("local-{number}"),

@@ -20,6 +20,7 @@ pub mod msg;
 mod outbox;
 pub mod peer;
 mod peer_io;
+pub mod pieces;
 pub mod port;
 pub mod process;
 pub mod relay;

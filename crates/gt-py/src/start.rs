@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The system inside this process, once started, and the fork generation it belongs to.
 static LOCAL: Mutex<Option<(u64, Arc<Local>)>> = Mutex::new(None);
-/// How many workers it has or will have.
-static WORKERS: Mutex<usize> = Mutex::new(1);
+/// How many workers it has or will have, once `gpu_workers` was called.
+static WORKERS: Mutex<Option<usize>> = Mutex::new(None);
 
 /// The fork generation of a data-loader worker, which makes host tensors and starts nothing (C12).
 static HOST_ONLY: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -59,7 +59,16 @@ fn local() -> Result<Arc<Local>> {
         Some((generation, local)) if *generation == now => return Ok(local.clone()),
         _ => {}
     }
-    let started = Local::start(*WORKERS.lock())?;
+    let asked = *WORKERS.lock();
+    let count = match (asked, std::env::var("GT_WORKERS")) {
+        (Some(n), _) => n,
+        (None, Ok(text)) if !text.is_empty() => match text.parse() {
+            Ok(n) if n > 0 => n,
+            _ => gt_ir::bail!(Value, "GT_WORKERS: expected a number of workers, got {text:?}"),
+        },
+        (None, _) => 1,
+    };
+    let started = Local::start(count)?;
     // The parent's system is not ours to end: its threads are not in this process.
     std::mem::forget(local.replace((now, started.clone())));
     Ok(started)
@@ -91,7 +100,7 @@ pub fn is_peer(peer: &str, address: &str) -> bool {
 
 /// Sets how many workers the system inside this process has, now or once it starts.
 pub fn set_workers(n: usize) -> Result<()> {
-    *WORKERS.lock() = n;
+    *WORKERS.lock() = Some(n);
     match &*LOCAL.lock() {
         Some((generation, local)) if *generation == gt_client::current::generation() => local.set_workers(n),
         _ => Ok(()),

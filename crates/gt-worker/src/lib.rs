@@ -11,6 +11,7 @@ mod begun;
 mod better;
 mod executor;
 mod family;
+pub mod gang;
 mod parts;
 mod plans;
 mod relay;

@@ -2,6 +2,7 @@
 
 use crate::backend::{Backend, Buffer, HostBytes};
 use crate::executor::Executor;
+use crate::gang::seats::Seats;
 use crate::plans::{Found, Miss};
 use crate::relay::Relays;
 use crate::road::{self, Job, Parcel};
@@ -11,6 +12,7 @@ use gt_ir::{TensorId, Ty};
 use gt_net::bulk::{BulkBytes, Endpoint, TicketKey};
 use gt_net::compiling::Compiling;
 use gt_net::msg::{SessionId, WorkerCmd, WorkerInfo, WorkerMsg, WorkerStats};
+use gt_net::process::Process;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,6 +68,9 @@ pub(crate) struct State {
     pub early: HashMap<(SessionId, TensorId), (BulkBytes, u64)>,
     /// Values promised by ticket: nonce -> value.
     pub promised: HashMap<u64, Promised>,
+    /// The gangs that have come and are not done, in their order.
+    pub gangs: VecDeque<u64>,
+    pub seats: Seats,
     /// The last sessions that ended; bytes that come for them are refused.
     pub ended: VecDeque<SessionId>,
     /// Whose turn was last.
@@ -148,6 +153,8 @@ impl Worker {
             memory: config.backend.memory(),
             endpoint: plane.map(|(endpoint, _)| endpoint.clone()),
             ticket_key: plane.map_or([0; 16], |(_, key)| key.0),
+            process: Process::this(),
+            gangs: config.backend.gangs(),
         }
     }
 
@@ -184,6 +191,14 @@ impl Core {
         let mut state = self.state.lock();
         match command {
             WorkerCmd::Batch { session, batch } => state.session(session).push_batch(batch),
+            WorkerCmd::Gang { session, gang, run } => {
+                state.gangs.push_back(gang.number);
+                let table = state.session(session);
+                table.queue.push_back(Item::Gang(gang, Box::new(run)));
+                table.queue.push_back(Item::Close { fetches: Vec::new(), frees: Vec::new() });
+            }
+            WorkerCmd::Mesh(mesh) => state.seats.join(mesh),
+            WorkerCmd::Disband { mesh, error } => state.seats.disband(mesh, error),
             WorkerCmd::Prefix { session, prefix } => {
                 state.session(session).queue.push_back(Item::Prefix(prefix));
             }
@@ -235,6 +250,7 @@ impl Core {
             WorkerCmd::Compile { session, how } => state.session(session).compiling = how,
             WorkerCmd::End { session } => {
                 let table = state.sessions.remove(&session);
+                state.drop_gangs(table.as_ref());
                 state.early.retain(|(s, _), _| *s != session);
                 state.promised.retain(|_, p| p.session != session);
                 if state.ended.len() == ENDED {

@@ -14,9 +14,9 @@ use std::collections::{BTreeSet, HashSet};
 const MAX_PREFIXES: usize = 64;
 
 /// What one client message becomes: a batch per worker, in order of first use.
-type Parts = SmallVec<[(WorkerId, Batch); 1]>;
+pub(super) type Parts = SmallVec<[(WorkerId, Batch); 1]>;
 
-fn part(parts: &mut Parts, worker: WorkerId) -> &mut Batch {
+pub(super) fn part(parts: &mut Parts, worker: WorkerId) -> &mut Batch {
     let at = parts.iter().position(|(w, _)| *w == worker).unwrap_or_else(|| {
         parts.push((worker, Batch::default()));
         parts.len() - 1
@@ -31,7 +31,13 @@ impl Session {
         if self.logs(cx) {
             self.note_client_msg(cx, &message);
         }
-        if cx.pool.is_empty() || self.is_held() { self.hold(message, cx) } else { self.act(message, cx) }
+        if cx.pool.is_empty() || self.is_held() {
+            self.hold(message, cx)
+        } else if self.waits.is_some() && waits_its_turn(&message) {
+            self.defer(message, cx)
+        } else {
+            self.act(message, cx)
+        }
     }
 
     pub(super) fn is_held(&self) -> bool {
@@ -84,7 +90,7 @@ impl Session {
         held.messages.into_iter().try_for_each(|message| self.act(message, cx))
     }
 
-    fn act(&mut self, message: ClientMsg, cx: &mut Cx) -> Result<()> {
+    pub(super) fn act(&mut self, message: ClientMsg, cx: &mut Cx) -> Result<()> {
         match message {
             ClientMsg::Batch(batch) => self.batch(batch, cx),
             ClientMsg::Prefix(prefix) => {
@@ -120,7 +126,16 @@ impl Session {
 
     fn batch(&mut self, batch: Batch, cx: &mut Cx) -> Result<()> {
         let mut parts = Parts::new();
-        for run in batch.runs {
+        let mut runs = batch.runs.into_iter();
+        while let Some(mut run) = runs.next() {
+            if let Some(wait) = self.prepare(&mut run.program, &mut parts, cx) {
+                // The rest comes when what it waits for has come.
+                let runs = std::iter::once(run).chain(runs).collect();
+                let rest = Batch { runs, fetches: batch.fetches, frees: batch.frees };
+                self.waits = Some(wait);
+                self.deferred.push_front(ClientMsg::Batch(rest));
+                return self.send_parts(parts, cx);
+            }
             self.run(run, &mut parts, cx)?;
         }
         for fetch in batch.fetches {
@@ -128,9 +143,13 @@ impl Session {
         }
         for id in batch.frees {
             if self.tensors.get(&id).is_some_and(|t| t.freed_by == 0) {
-                self.drop_tensor(cx, id, None);
+                self.drop_tensor(cx, id, &[]);
             }
         }
+        self.send_parts(parts, cx)
+    }
+
+    fn send_parts(&mut self, parts: Parts, cx: &mut Cx) -> Result<()> {
         for (worker, batch) in parts {
             self.send_part(worker, batch, cx);
         }
@@ -166,6 +185,12 @@ impl Session {
         });
         let (failure, types) = match checked {
             Ok((Some(failure), types)) => (failure, Some(types)),
+            Ok((None, types)) if self.is_divided(&program, &types, cx) => {
+                if let Some(id) = prefix {
+                    self.forget(id, None, cx);
+                }
+                return self.send_gang(seq, program, &types, parts, cx);
+            }
             Ok((None, types)) => match self.place(&program, cx) {
                 Some(worker) => {
                     let prefix = prefix.filter(|id| self.forget(*id, Some(worker), cx));
@@ -192,7 +217,8 @@ impl Session {
     fn prefix(&mut self, prefix: Prefix, cx: &mut Cx) {
         let Prefix { id, program } = &prefix;
         let known = self.prefixes.get(id).copied();
-        if self.spread || (known.is_none() && self.prefixes.len() >= MAX_PREFIXES) {
+        if self.spread || self.sharding.is_some() || (known.is_none() && self.prefixes.len() >= MAX_PREFIXES)
+        {
             return;
         }
         // A session gets its home with the first work that goes there.
@@ -258,7 +284,7 @@ impl Session {
         Ok(poison)
     }
 
-    fn add(&mut self, id: TensorId, tensor: Tensor, cx: &mut Cx) -> Result<()> {
+    pub(super) fn add(&mut self, id: TensorId, tensor: Tensor, cx: &mut Cx) -> Result<()> {
         if self.tensors.contains_key(&id) {
             bail!(Value, "tensor {} is written twice", id.0);
         }
@@ -353,7 +379,8 @@ impl Session {
         if !here {
             program.frees.retain(|id| self.tensors.get(id).is_some_and(|t| t.is_at(worker)));
         }
-        self.pending.insert(seq, Pending { worker, outs: program.outs.clone(), frees });
+        let outs = program.outs.clone();
+        self.pending.insert(seq, Pending::new(&[worker], outs, frees));
         if let Some(state) = cx.pool.get_mut(worker) {
             state.queued += 1;
         }
@@ -362,7 +389,7 @@ impl Session {
     }
 
     /// Has a copy of a tensor brought to a worker that has none.
-    fn bring(&mut self, id: TensorId, goal: WorkerId, parts: &mut Parts, cx: &mut Cx) {
+    pub(super) fn bring(&mut self, id: TensorId, goal: WorkerId, parts: &mut Parts, cx: &mut Cx) {
         let Some(tensor) = self.tensors.get_mut(&id) else { return };
         if tensor.is_at(goal) {
             return;
@@ -410,6 +437,9 @@ impl Session {
             let result = Err((**why).clone());
             self.news.values.push(Value { req: fetch.req, result });
             return Ok(());
+        }
+        if let Some(spread) = tensor.spread.clone() {
+            return self.fetch_pieces(fetch, &spread, parts);
         }
         let at_hand = tensor.holders.iter().find(|h| parts.iter().any(|(w, _)| *w == h.worker));
         let Some(worker) = at_hand.map(|h| h.worker).or(tensor.source()) else {
@@ -510,6 +540,23 @@ impl Session {
             }
         }
         Ok(())
+    }
+}
+
+/// False for what earlier messages may still need.
+fn waits_its_turn(message: &ClientMsg) -> bool {
+    match message {
+        ClientMsg::Batch(_)
+        | ClientMsg::Upload { .. }
+        | ClientMsg::Sync { .. }
+        | ClientMsg::Prefix(_)
+        | ClientMsg::Forget { .. } => true,
+        ClientMsg::Relay { .. }
+        | ClientMsg::Carry { .. }
+        | ClientMsg::Withdraw { .. }
+        | ClientMsg::FetchRelay { .. }
+        | ClientMsg::Stats { .. }
+        | ClientMsg::Bye => false,
     }
 }
 

@@ -1,0 +1,343 @@
+//! A session's programs over several workers: when they may go, what goes with them, and values that lie in pieces.
+
+use super::mesh::{Known, Mesh, Situation};
+use super::message::{Parts, part};
+use super::session::{Gather, Holder, Pending, Session, Spread, Tensor};
+use super::{Action, Cx};
+use crate::shard::{self, Answer, Costs, Divided};
+use gt_ir::layout::{Layout, Part};
+use gt_ir::{Input, Program, Result, Structure, TensorId, Ty, bail};
+use gt_net::msg::{ClientMsg, Fetch, Gang, Payload, Piece, Run, Value, WorkerCmd, WorkerId};
+use std::sync::Arc;
+
+/// Programs that the dispatcher adds to a session are numbered from here on.
+pub(super) const ADDED: u64 = 1 << 62;
+/// Programs of more instructions, over all workers, are divided elsewhere.
+const INLINE: usize = 512;
+
+/// How a session's programs are divided over workers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sharding {
+    /// Tensors of fewer bytes are not split for their own sake (`GT_SHARD_MIN`); 0 splits whatever can be.
+    least: Option<u64>,
+}
+
+/// What a session's next program waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Wait {
+    /// The answer to this question.
+    Plan(u64),
+    /// Tensors on their way to workers: a gang starts only when nothing it needs is outside (C9).
+    Arrivals,
+}
+
+impl Sharding {
+    /// Reads a session's variables; none if its programs stay on one worker each.
+    pub fn read<'a>(var: &impl Fn(&str) -> Option<&'a str>) -> Result<Option<Sharding>> {
+        if var("GT_AUTO_SHARD").is_none_or(|v| v == "0") {
+            return Ok(None);
+        }
+        let least = match var("GT_SHARD_MIN").map(str::parse::<u64>) {
+            None => None,
+            Some(Ok(bytes)) => Some(bytes),
+            Some(Err(_)) => bail!(Value, "GT_SHARD_MIN: expected a number of bytes"),
+        };
+        Ok(Some(Sharding { least }))
+    }
+}
+
+impl Session {
+    pub(super) fn waits_for_plan(&self, ask: u64) -> bool {
+        self.waits == Some(Wait::Plan(ask))
+    }
+
+    /// Keeps a message until what the session waits for has come.
+    pub(super) fn defer(&mut self, message: ClientMsg, cx: &mut Cx) -> Result<()> {
+        if self.deferred.len() >= cx.config.max_unfinished {
+            bail!(Value, "session: {} messages wait, the client ignores its credit", self.deferred.len());
+        }
+        self.deferred.push_back(message);
+        Ok(())
+    }
+
+    /// Goes on with what was deferred, if that has come which it waits for.
+    pub(super) fn resume(&mut self, cx: &mut Cx) -> Result<()> {
+        if self.waits == Some(Wait::Arrivals) && !self.moves.is_empty() {
+            return Ok(());
+        }
+        self.waits = None;
+        while self.waits.is_none()
+            && let Some(message) = self.deferred.pop_front()
+        {
+            self.act(message, cx)?;
+        }
+        Ok(())
+    }
+
+    /// The workers this session's programs may be divided over; none if that would be one.
+    fn mesh(&self, cx: &mut Cx) -> Option<Arc<Mesh>> {
+        self.sharding?;
+        let first = cx.pool.iter().find(|(_, w)| w.info.gangs)?.1.info.process.clone();
+        // Workers of one process meet in its memory.
+        let able = cx.pool.iter().filter(|(_, w)| w.info.gangs && w.info.process == first);
+        let workers: Vec<WorkerId> = able.map(|(id, _)| id).collect();
+        (workers.len() > 1).then(|| cx.meshes.get(&workers, cx.pool, cx.config, cx.out))
+    }
+
+    fn costs(&self, mesh: &Mesh, cx: &Cx) -> Costs {
+        let info = mesh.workers.first().and_then(|w| cx.pool.get(*w)).map(|w| &w.info);
+        let mut costs = match info {
+            Some(info) if info.backend == "cuda" => Costs::gpu(),
+            info => Costs::cpu(info.map_or(1, |i| i.threads)),
+        };
+        if let Some(least) = self.sharding.and_then(|s| s.least) {
+            (costs.least, costs.always) = (least, least == 0);
+        }
+        costs
+    }
+
+    /// How the inputs of a program lie on a mesh.
+    fn situation(&self, program: &Program, mesh: &Mesh, cx: &Cx) -> Option<Situation> {
+        let lies = |id: &TensorId| {
+            let tensor = self.tensors.get(id)?;
+            match &tensor.spread {
+                Some(spread) => Some((spread.layout, false)),
+                None => Some((Layout::Whole, !mesh.workers.iter().all(|w| tensor.is_at(*w)))),
+            }
+        };
+        let inputs: Option<Vec<_>> = program.inputs.iter().map(lies).collect();
+        Some(Situation { inputs: inputs?, parts: mesh.workers.len(), costs: self.costs(mesh, cx) })
+    }
+
+    /// Gets a program ready to go: it is divided, and its inputs are on the workers. Gives what it has to wait for.
+    /// Whatever is wrong with it shows when it goes.
+    pub(super) fn prepare(&mut self, program: &mut Program, parts: &mut Parts, cx: &mut Cx) -> Option<Wait> {
+        let mesh = self.mesh(cx)?;
+        let types = cx.checked.check(program).ok()?;
+        program.check_binding(&types).ok()?;
+        for id in &program.inputs {
+            if self.tensors.get(id).is_none_or(|t| t.poison.is_some() || t.freed_by != 0) {
+                return None;
+            }
+        }
+        for id in &program.inputs {
+            let elsewhere = self.tensors[id].spread.as_ref().filter(|s| s.mesh != mesh).cloned();
+            if let Some(spread) = elsewhere {
+                self.make_whole(*id, &spread, parts, cx);
+            }
+        }
+        let situation = self.situation(program, &mesh, cx)?;
+        match cx.meshes.find(program.key, &program.structure, &situation) {
+            Some(Known::Done(Ok(None))) => return None,
+            Some(Known::Done(Ok(Some(_)))) => {}
+            Some(Known::Done(Err(_))) => return None,
+            Some(Known::Asked(ask)) => return Some(Wait::Plan(ask)),
+            None => {
+                let ask = situation.question(&program.structure, &types);
+                if program.structure.instrs.len() * ask.parts > INLINE {
+                    let number = cx.meshes.ask(program.key, &program.structure, situation);
+                    cx.out.push(Action::Plan { ask: number, program: Arc::new(ask) });
+                    return Some(Wait::Plan(number));
+                }
+                let divided = shard::divide(&ask).map(|d| d.map(Arc::new));
+                let solo = !matches!(divided, Ok(Some(_)));
+                cx.meshes.keep(program.key, &program.structure, situation, Known::Done(divided));
+                if solo {
+                    return None;
+                }
+            }
+        }
+        for id in &program.inputs {
+            if self.tensors[id].spread.is_none() {
+                mesh.workers.iter().for_each(|worker| self.bring(*id, *worker, parts, cx));
+            }
+        }
+        (!self.moves.is_empty()).then_some(Wait::Arrivals)
+    }
+
+    /// A program's division as `prepare` left it; the inputs have since been brought to all workers.
+    fn division(&self, program: &Program, types: &Arc<[Ty]>, cx: &mut Cx) -> Option<(Arc<Mesh>, Answer)> {
+        let mesh = self.mesh(cx)?;
+        let situation = self.situation(program, &mesh, cx)?;
+        let known = cx.meshes.find(program.key, &program.structure, &situation);
+        let divided = match known {
+            Some(Known::Done(divided)) => divided,
+            Some(Known::Asked(_)) | None => {
+                let divided = shard::divide(&situation.question(&program.structure, types));
+                let divided = divided.map(|d| d.map(Arc::new));
+                cx.meshes.keep(program.key, &program.structure, situation, Known::Done(divided.clone()));
+                divided
+            }
+        };
+        Some((mesh, divided))
+    }
+
+    /// True if a program runs on several workers.
+    pub(super) fn is_divided(&self, program: &Program, types: &Arc<[Ty]>, cx: &mut Cx) -> bool {
+        let split = |id: &TensorId| self.tensors.get(id).is_some_and(|t| t.spread.is_some());
+        match self.division(program, types, cx) {
+            Some((_, Ok(divided))) => divided.is_some(),
+            // What cannot be divided fails where it would go.
+            Some((_, Err(_))) | None => program.inputs.iter().any(split),
+        }
+    }
+
+    /// Sends a divided program to its workers.
+    pub(super) fn send_gang(
+        &mut self,
+        seq: u64,
+        program: Program,
+        types: &Arc<[Ty]>,
+        parts: &mut Parts,
+        cx: &mut Cx,
+    ) -> Result<()> {
+        let (mesh, divided) = match self.division(&program, types, cx) {
+            Some((mesh, Ok(Some(divided)))) => (mesh, divided),
+            Some((_, Err(error))) => return Err(error),
+            Some((_, Ok(None))) | None => bail!(Runtime, "program {seq}: its inputs lie on several workers"),
+        };
+        for ((&id, &out), &layout) in program.outs.iter().zip(&program.structure.outs).zip(&divided.outs) {
+            let mut tensor = Tensor::new(types[out as usize].clone());
+            tensor.spread = spread(&mesh, layout);
+            tensor.holders = mesh.workers.iter().map(|w| Holder { worker: *w, moving: None }).collect();
+            self.add(id, tensor, cx)?;
+        }
+        let dying = program.inputs.iter().zip(&program.structure.inputs).filter(|(_, i)| i.dies);
+        let mut frees = Vec::new();
+        for id in program.frees.iter().chain(dying.map(|(id, _)| id)) {
+            if let Some(tensor) = self.tensors.get_mut(id).filter(|t| t.freed_by == 0) {
+                tensor.freed_by = seq;
+                frees.push(*id);
+            }
+        }
+        let mut pending = Pending::new(&mesh.workers, program.outs.clone(), frees);
+        pending.origins = divided.parts.first().map(|p| p.origins.clone());
+        self.pending.insert(seq, pending);
+        self.send_parts_of(seq, &program, &mesh, &divided, parts, cx)
+    }
+
+    fn send_parts_of(
+        &mut self,
+        seq: u64,
+        program: &Program,
+        mesh: &Mesh,
+        divided: &Divided,
+        parts: &mut Parts,
+        cx: &mut Cx,
+    ) -> Result<()> {
+        let gang = Gang { mesh: mesh.id, number: cx.meshes.number() };
+        for (&worker, local) in mesh.workers.iter().zip(&divided.parts) {
+            // What the session sent there before comes first.
+            if let Some(at) = parts.iter().position(|(w, _)| *w == worker) {
+                let (_, batch) = parts.remove(at);
+                self.send_part(worker, batch, cx);
+            }
+            let there = |id: &&TensorId| self.tensors.get(id).is_some_and(|t| t.is_at(worker));
+            let program = Program {
+                structure: local.structure.clone(),
+                key: local.key,
+                inputs: program.inputs.clone(),
+                outs: program.outs.clone(),
+                slots: local.bind(&program.slots)?,
+                frees: program.frees.iter().filter(there).copied().collect(),
+            };
+            if let Some(state) = cx.pool.get_mut(worker) {
+                state.queued += 1;
+            }
+            let run = Run { seq, program, prefix: None };
+            self.tell_worker(cx, worker, WorkerCmd::Gang { session: self.id, gang, run });
+        }
+        Ok(())
+    }
+
+    /// Has the workers of a mesh put a tensor together, so that each has all of it.
+    fn make_whole(&mut self, id: TensorId, spread: &Spread, parts: &mut Parts, cx: &mut Cx) {
+        let Some(tensor) = self.tensors.get_mut(&id) else { return };
+        let ty = tensor.ty.clone();
+        cx.pool.release(&tensor.holders, tensor.bytes());
+        tensor.spread = None;
+        for holder in &tensor.holders {
+            cx.pool.hold(holder.worker, ty.bytes() as u64);
+        }
+        let structure = Arc::new(Structure {
+            inputs: vec![Input { ty: ty.clone(), dies: true }],
+            outs: vec![0],
+            ..Structure::default()
+        });
+        let program = Program {
+            key: structure.key(),
+            structure: structure.clone(),
+            inputs: vec![id],
+            outs: vec![id],
+            slots: Vec::new(),
+            frees: Vec::new(),
+        };
+        let mut ask = Situation {
+            inputs: vec![(spread.layout, false)],
+            parts: spread.mesh.workers.len(),
+            costs: self.costs(&spread.mesh, cx),
+        }
+        .question(&structure, &Arc::from([ty]));
+        ask.fixed.push((0, Layout::Whole));
+        self.last_added += 1;
+        let seq = self.last_added;
+        let sent = match shard::divide(&ask) {
+            Ok(Some(divided)) => {
+                self.added.insert(seq, Pending::new(&spread.mesh.workers, vec![id], Vec::new()));
+                self.send_parts_of(seq, &program, &spread.mesh, &divided, parts, cx)
+            }
+            Ok(None) => Ok(()),
+            Err(error) => Err(error),
+        };
+        if let (Err(error), Some(tensor)) = (sent, self.tensors.get_mut(&id)) {
+            let failure = gt_net::msg::Failure { root: 0, instr: None, error };
+            tensor.poison = Some(Box::new(failure));
+        }
+    }
+
+    /// Asks every worker for its piece of a tensor.
+    pub(super) fn fetch_pieces(&mut self, fetch: Fetch, spread: &Spread, parts: &mut Parts) -> Result<()> {
+        let Some(tensor) = self.tensors.get(&fetch.tensor) else { return Ok(()) };
+        let shape = tensor.ty.shape.clone();
+        let mut gather = Gather { waiting: Vec::new(), got: Vec::new() };
+        let workers = &spread.mesh.workers;
+        for (index, &worker) in workers.iter().enumerate() {
+            let (mut starts, mut sizes) =
+                (vec![0; shape.len()], shape.iter().map(|n| *n as u64).collect::<Vec<_>>());
+            if let Layout::Split(dim) = spread.layout {
+                let range = Part { index, parts: workers.len() }.range(shape[dim]);
+                (starts[dim], sizes[dim]) = (range.start as u64, range.len() as u64);
+            }
+            gather.waiting.push((worker, starts, sizes));
+            part(parts, worker).fetches.push(Fetch { req: fetch.req, tensor: fetch.tensor });
+        }
+        if self.fetches.contains_key(&fetch.req) || self.gathers.insert(fetch.req, gather).is_some() {
+            bail!(Value, "fetch: request {} was made twice", fetch.req);
+        }
+        Ok(())
+    }
+
+    /// A worker's piece of a tensor has come, or the reason why there is none.
+    pub(super) fn got_piece(&mut self, worker: WorkerId, value: Value) {
+        let Some(gather) = self.gathers.get_mut(&value.req) else { return };
+        let Some(at) = gather.waiting.iter().position(|(w, ..)| *w == worker) else { return };
+        let (_, starts, sizes) = gather.waiting.remove(at);
+        match value.result {
+            Ok(payload) => gather.got.push(Piece { starts, sizes, payload }),
+            Err(failure) => {
+                self.gathers.remove(&value.req);
+                return self.news.values.push(Value { req: value.req, result: Err(failure) });
+            }
+        }
+        if gather.waiting.is_empty() {
+            let pieces = std::mem::take(&mut gather.got);
+            self.gathers.remove(&value.req);
+            self.news.values.push(Value { req: value.req, result: Ok(Payload::Pieces(pieces)) });
+        }
+    }
+}
+
+/// How a result lies; nothing if every worker has all of it.
+fn spread(mesh: &Arc<Mesh>, layout: Layout) -> Option<Spread> {
+    (layout != Layout::Whole).then(|| Spread { mesh: mesh.clone(), layout })
+}
