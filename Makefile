@@ -10,7 +10,7 @@ BUDGET ?= 20
 SIM ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python test-unix test-tcp check fmt bench develop wheel soak clean
+.PHONY: help demo test test-rust test-python test-unix test-tcp test-sharded check fmt bench develop wheel soak clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,7 +18,7 @@ help: ## list the targets
 demo: develop ## set up all that is needed and train a small model on the auto-started local system
 	$(BIN)/python demo.py
 
-test: develop test-rust test-python test-unix test-tcp ## set up all that is needed and pass every test
+test: develop test-rust test-python test-unix test-tcp test-sharded ## set up all that is needed and pass every test
 
 test-rust: ## Rust tests: laws over the op table, random programs, simulation of the dispatcher
 	GT_SIM_SECONDS=$(SIM) GT_RANDOM_SECONDS=$(BUDGET) cargo $(RUST_TEST) --release --workspace --exclude gt-py
@@ -31,6 +31,9 @@ test-unix: develop ## the same suite over a unix socket with one worker
 
 test-tcp: develop ## the same suite over TCP with four workers
 	GT_TEST_TRANSPORT=tcp4 $(BIN)/python -m pytest tests -m "not local_only"
+
+test-sharded: develop ## the same suite with everything split over four workers inside the process
+	GT_AUTO_SHARD=1 GT_SHARD_MIN=0 GT_WORKERS=4 $(BIN)/python -m pytest tests -m "not local_only"
 
 soak: develop ## long mode of random programs and simulation (set BUDGET and SIM)
 	$(MAKE) test-rust BUDGET=600 SIM=600

@@ -297,6 +297,9 @@ impl Machine {
                     s.resume(cx)
                 })
             }
+            WorkerMsg::Arrived { session, tensor } => {
+                self.with_session(now, session, out, |s, cx| s.arrived(tensor, cx))
+            }
             WorkerMsg::Lines { session, lines } => self.with_session(now, session, out, |s, cx| {
                 s.worker_lines(cx, lines);
                 Ok(())

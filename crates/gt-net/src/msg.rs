@@ -74,8 +74,6 @@ pub struct Mesh {
     pub members: Vec<Member>,
     /// The rank of the worker that is told.
     pub rank: u32,
-    /// The key under which members sign what they send to each other.
-    pub key: [u8; 16],
 }
 
 /// One worker of a mesh.
@@ -86,6 +84,8 @@ pub struct Member {
     pub process: Process,
     /// Where others find it, if it has a bulk plane.
     pub endpoint: Option<Endpoint>,
+    /// The key of its tickets: members write to each other without asking.
+    pub key: [u8; 16],
 }
 
 /// A program's place among all that run on more than one worker (C9).
@@ -291,6 +291,8 @@ pub enum WorkerCmd {
         session: SessionId,
         tensor: TensorId,
         ty: Ty,
+        /// The dispatcher wants to hear when they have come.
+        tell: bool,
     },
     /// The relayed bytes of a tensor that was announced by `Expect`; ignored if it was freed since.
     Fulfil {
@@ -374,6 +376,11 @@ pub enum WorkerMsg {
         goal: Option<WorkerId>,
         result: Result<Option<Bytes>, Failure>,
     },
+    /// The bytes of a tensor have come, as the dispatcher wanted to hear.
+    Arrived {
+        session: SessionId,
+        tensor: TensorId,
+    },
     /// What a session that is watched has made the worker do, line by line.
     Lines {
         session: SessionId,
@@ -391,6 +398,11 @@ pub struct WorkerStats {
     pub name: String,
     pub backend: String,
     pub device: String,
+    pub threads: u32,
+    /// Bytes it may use for tensors.
+    pub memory: u64,
+    /// Programs that wait there or run; known to the dispatcher alone.
+    pub queued: u64,
     pub programs: u64,
     pub instructions: u64,
     pub plan_hits: u64,

@@ -98,7 +98,7 @@ impl Executor {
             Ok(buffer) => Entry::Here { ty, buffer },
             Err(error) => Entry::Poisoned(Failure { root: 0, instr: None, error }),
         };
-        let unwanted = self.core.state.lock().fulfil(session, tensor, entry);
+        let unwanted = self.core.fulfil(session, tensor, entry);
         drop(unwanted);
     }
 

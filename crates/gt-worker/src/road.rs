@@ -1,6 +1,8 @@
 //! The worker's bytes on their way: values for clients, copies for other workers, uploads from both (C11).
 
-use crate::backend::{Buffer, HostBytes};
+use crate::backend::{Buffer, HostBytes, PlanError};
+use crate::gang::post::LETTER;
+use crate::gang::seats::Seated;
 use crate::plans::panic_text;
 use crate::table::Entry;
 use crate::worker::{Arrived, Core, Promised, State};
@@ -25,6 +27,8 @@ pub(crate) enum Job {
     Stats {
         req: u64,
     },
+    /// Tells the ranks of a gang that this one will not come: its session has ended.
+    Excuse(Seated),
     Stop,
 }
 
@@ -44,6 +48,10 @@ pub(crate) fn run(core: &Core, jobs: &Receiver<Job>) {
         match job {
             Job::Stop => return,
             Job::Carry(word) => core.carry(&word),
+            Job::Excuse(seat) => {
+                let error = Error::Runtime("the session has ended".into());
+                seat.fail(&PlanError { instr: None, error });
+            }
             Job::Stats { req } => (core.say)(WorkerMsg::Stats { req, stats: core.stats() }),
             Job::Send(parcel) => {
                 let Parcel { session, tensor, goal, to, what } = *parcel;
@@ -182,6 +190,9 @@ pub(crate) struct Store(pub Arc<Core>);
 
 impl BulkStore for Store {
     fn put(&self, ticket: &Ticket, bytes: BulkBytes) -> Result<(), String> {
+        if ticket.session & LETTER != 0 {
+            return self.0.letters.take(bytes);
+        }
         let (session, tensor) = (SessionId(ticket.session), TensorId(ticket.tensor));
         let core = &self.0;
         let mut state = core.state.lock();
@@ -207,7 +218,7 @@ impl BulkStore for Store {
             Ok(buffer) => Entry::Here { ty, buffer },
             Err(error) => Entry::Poisoned(lost(error)),
         };
-        let unwanted = core.state.lock().fulfil(session, tensor, entry);
+        let unwanted = core.fulfil(session, tensor, entry);
         core.wake.notify_one();
         drop(unwanted);
         Ok(())

@@ -7,7 +7,7 @@ use gt_ir::{Error, Program, TensorId, Ty};
 use gt_net::bulk::{Endpoint, Ticket};
 use gt_net::compiling::Compiling;
 use gt_net::msg::{Batch, Compiled, Failure, Fetch, Gang, Prefix, Run, WorkerId};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 /// A tensor of a session.
@@ -52,6 +52,8 @@ const MAX_BEGUN: usize = 64;
 pub struct SessionTable {
     entries: HashMap<TensorId, Entry, FixedState>,
     pub queue: VecDeque<Item>,
+    /// Tensors whose arrival the dispatcher wants to hear of.
+    pub tell: HashSet<TensorId, FixedState>,
     /// What prefixes have come to, by their numbers.
     begun: HashMap<u64, Begun, FixedState>,
     /// Bytes of the tensors that are here, and of what prefixes keep.

@@ -2,6 +2,7 @@
 
 use crate::backend::{Backend, Buffer, HostBytes};
 use crate::executor::Executor;
+use crate::gang::post::Letterbox;
 use crate::gang::seats::Seats;
 use crate::plans::{Found, Miss};
 use crate::relay::Relays;
@@ -57,6 +58,8 @@ pub(crate) struct Core {
     pub relays: OnceLock<Relays>,
     /// Repeated sequences of all sessions.
     pub sequences: Arc<Mutex<Sequences>>,
+    /// What other ranks have sent to this one.
+    pub letters: Arc<Letterbox>,
 }
 
 #[derive(Default)]
@@ -128,6 +131,7 @@ impl Worker {
             plane: OnceLock::new(),
             relays: OnceLock::new(),
             sequences: Arc::default(),
+            letters: Arc::default(),
         });
         let (running, moving) = (core.clone(), core.clone());
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
@@ -197,7 +201,7 @@ impl Core {
                 table.queue.push_back(Item::Gang(gang, Box::new(run)));
                 table.queue.push_back(Item::Close { fetches: Vec::new(), frees: Vec::new() });
             }
-            WorkerCmd::Mesh(mesh) => state.seats.join(mesh),
+            WorkerCmd::Mesh(mesh) => state.seats.join(mesh, &self.letters),
             WorkerCmd::Disband { mesh, error } => state.seats.disband(mesh, error),
             WorkerCmd::Prefix { session, prefix } => {
                 state.session(session).queue.push_back(Item::Prefix(prefix));
@@ -213,8 +217,11 @@ impl Core {
                 let data = HostBytes::Owned(data);
                 state.uploads.push_back(Upload { session, tensor, ty, data });
             }
-            WorkerCmd::Expect { session, tensor, ty } => {
+            WorkerCmd::Expect { session, tensor, ty, tell } => {
                 let table = state.session(session);
+                if tell {
+                    table.tell.insert(tensor);
+                }
                 if table.get(tensor).is_none() {
                     table.insert(tensor, Entry::Waiting { ty: ty.clone() });
                 }
@@ -250,7 +257,7 @@ impl Core {
             WorkerCmd::Compile { session, how } => state.session(session).compiling = how,
             WorkerCmd::End { session } => {
                 let table = state.sessions.remove(&session);
-                state.drop_gangs(table.as_ref());
+                let excuses = state.drop_gangs(table.as_ref());
                 state.early.retain(|(s, _), _| *s != session);
                 state.promised.retain(|_, p| p.session != session);
                 if state.ended.len() == ENDED {
@@ -259,6 +266,9 @@ impl Core {
                 state.ended.push_back(session);
                 drop(state);
                 drop(table);
+                for excuse in excuses {
+                    let _ = self.jobs.lock().send(excuse);
+                }
                 if let Some(relays) = self.relays.get() {
                     relays.end(session);
                 }
@@ -275,6 +285,19 @@ impl Core {
         self.wake.notify_one();
     }
 
+    /// Fulfils or poisons a tensor whose bytes were on their way, and says so if that was asked for. The entry comes
+    /// back if nobody waits any more.
+    pub fn fulfil(&self, session: SessionId, tensor: TensorId, entry: Entry) -> Option<Entry> {
+        let mut state = self.state.lock();
+        let unwanted = state.fulfil(session, tensor, entry);
+        let told = state.sessions.get_mut(&session).is_some_and(|t| t.tell.remove(&tensor));
+        drop(state);
+        if told {
+            (self.say)(WorkerMsg::Arrived { session, tensor });
+        }
+        unwanted
+    }
+
     pub fn stats(&self) -> WorkerStats {
         let backend = &self.config.backend;
         let (bytes_in_use, bytes_peak) = backend.memory_in_use();
@@ -286,6 +309,9 @@ impl Core {
             name: self.config.name.clone(),
             backend: backend.name().into(),
             device: backend.device(),
+            threads: self.config.threads,
+            memory: backend.memory(),
+            queued: 0,
             programs: c.programs,
             instructions: c.instructions,
             plan_hits: c.plan_hits,

@@ -2,10 +2,12 @@
 
 use super::mesh::{Known, Mesh, Situation};
 use super::message::{Parts, part};
+use super::pool::Worker;
 use super::session::{Gather, Holder, Pending, Session, Spread, Tensor};
 use super::{Action, Cx};
 use crate::shard::{self, Answer, Costs, Divided};
 use gt_ir::layout::{Layout, Part};
+use gt_ir::program::Without;
 use gt_ir::{Input, Program, Result, Structure, TensorId, Ty, bail};
 use gt_net::msg::{ClientMsg, Fetch, Gang, Payload, Piece, Run, Value, WorkerCmd, WorkerId};
 use std::sync::Arc;
@@ -14,6 +16,8 @@ use std::sync::Arc;
 pub(super) const ADDED: u64 = 1 << 62;
 /// Programs of more instructions, over all workers, are divided elsewhere.
 const INLINE: usize = 512;
+/// Programs of more instructions are not worked out again without the one that failed.
+const RESCUED: usize = 4096;
 
 /// How a session's programs are divided over workers.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +66,7 @@ impl Session {
 
     /// Goes on with what was deferred, if that has come which it waits for.
     pub(super) fn resume(&mut self, cx: &mut Cx) -> Result<()> {
-        if self.waits == Some(Wait::Arrivals) && !self.moves.is_empty() {
+        if self.waits == Some(Wait::Arrivals) && self.is_awaited() {
             return Ok(());
         }
         self.waits = None;
@@ -74,13 +78,26 @@ impl Session {
         Ok(())
     }
 
+    /// True if bytes of this session are on their way to workers.
+    pub(super) fn is_awaited(&self) -> bool {
+        !self.moves.is_empty() || !self.arriving.is_empty()
+    }
+
+    /// The bytes of an upload have come to their worker.
+    pub(super) fn arrived(&mut self, tensor: TensorId, cx: &mut Cx) -> Result<()> {
+        self.arriving.remove(&tensor);
+        self.resume(cx)
+    }
+
     /// The workers this session's programs may be divided over; none if that would be one.
     fn mesh(&self, cx: &mut Cx) -> Option<Arc<Mesh>> {
         self.sharding?;
-        let first = cx.pool.iter().find(|(_, w)| w.info.gangs)?.1.info.process.clone();
-        // Workers of one process meet in its memory.
-        let able = cx.pool.iter().filter(|(_, w)| w.info.gangs && w.info.process == first);
-        let workers: Vec<WorkerId> = able.map(|(id, _)| id).collect();
+        // Workers of one process meet in its memory, others by their bulk planes.
+        let able = || cx.pool.iter().filter(|(_, w)| w.info.gangs);
+        let first = &able().next()?.1.info.process;
+        let reached = able().all(|(_, w)| w.info.endpoint.is_some());
+        let meets = |w: &(WorkerId, &Worker)| reached || w.1.info.process == *first;
+        let workers: Vec<WorkerId> = able().filter(meets).map(|(id, _)| id).collect();
         (workers.len() > 1).then(|| cx.meshes.get(&workers, cx.pool, cx.config, cx.out))
     }
 
@@ -152,7 +169,7 @@ impl Session {
                 mesh.workers.iter().for_each(|worker| self.bring(*id, *worker, parts, cx));
             }
         }
-        (!self.moves.is_empty()).then_some(Wait::Arrivals)
+        self.is_awaited().then_some(Wait::Arrivals)
     }
 
     /// A program's division as `prepare` left it; the inputs have since been brought to all workers.
@@ -212,8 +229,10 @@ impl Session {
         }
         let mut pending = Pending::new(&mesh.workers, program.outs.clone(), frees);
         pending.origins = divided.parts.first().map(|p| p.origins.clone());
+        self.send_parts_of(seq, &program, &mesh, &divided, parts, cx)?;
+        pending.program = Some(Box::new(program));
         self.pending.insert(seq, pending);
-        self.send_parts_of(seq, &program, &mesh, &divided, parts, cx)
+        Ok(())
     }
 
     fn send_parts_of(
@@ -293,6 +312,69 @@ impl Session {
             let failure = gt_net::msg::Failure { root: 0, instr: None, error };
             tensor.poison = Some(Box::new(failure));
         }
+    }
+
+    /// Has what did not depend on a failed instruction worked out again: a tensor that was merely recorded beside a
+    /// mistake is not lost with it. Gives the live-outs that will have a value after all.
+    pub(super) fn rescue(&mut self, program: &Program, failed: usize, cx: &mut Cx) -> Vec<TensorId> {
+        self.try_rescue(program, failed, cx).unwrap_or_default()
+    }
+
+    fn try_rescue(&mut self, program: &Program, failed: usize, cx: &mut Cx) -> Option<Vec<TensorId>> {
+        if program.structure.instrs.len() > RESCUED {
+            return None;
+        }
+        let mesh = self.mesh(cx)?;
+        let here = |id: &TensorId| {
+            let tensor = self.tensors.get(id)?;
+            let fits = match &tensor.spread {
+                Some(spread) => spread.mesh == mesh,
+                None => mesh.workers.iter().all(|w| tensor.is_at(*w)),
+            };
+            (tensor.poison.is_none() && fits).then_some(())
+        };
+        program.inputs.iter().map(here).collect::<Option<Vec<()>>>()?;
+        let starts = program.structure.starts();
+        let mut lost = vec![false; *starts.last()? as usize];
+        let Without { structure, outs, .. } = program.structure.without(&starts, &mut lost, failed)?;
+        let structure = Arc::new(structure);
+        let types: Arc<[Ty]> = structure.check().ok()?.into();
+        let left = Program {
+            key: structure.key(),
+            structure,
+            inputs: program.inputs.clone(),
+            outs: outs.iter().map(|k| program.outs[*k]).collect(),
+            slots: program.slots.clone(),
+            frees: Vec::new(),
+        };
+        let mut ask = self.situation(&left, &mesh, cx)?.question(&left.structure, &types);
+        // It runs on all workers in any case, where its inputs are.
+        ask.costs.always = true;
+        let divided = match shard::divide(&ask).ok()? {
+            Some(divided) => divided,
+            None => {
+                ask.fixed.extend(left.structure.outs.first().map(|v| (*v, Layout::Whole)));
+                shard::divide(&ask).ok()??
+            }
+        };
+        for ((id, out), layout) in left.outs.iter().zip(&left.structure.outs).zip(&divided.outs) {
+            let tensor = self.tensors.get_mut(id)?;
+            cx.pool.release(&tensor.holders, tensor.bytes());
+            tensor.ty = types[*out as usize].clone();
+            tensor.spread = spread(&mesh, *layout);
+            tensor.holders = mesh.workers.iter().map(|w| Holder { worker: *w, moving: None }).collect();
+            let bytes = tensor.bytes();
+            mesh.workers.iter().for_each(|w| cx.pool.hold(*w, bytes));
+        }
+        self.last_added += 1;
+        let seq = self.last_added;
+        let mut pending = Pending::new(&mesh.workers, left.outs.clone(), Vec::new());
+        pending.origins = divided.parts.first().map(|p| p.origins.clone());
+        self.send_parts_of(seq, &left, &mesh, &divided, &mut Parts::new(), cx).ok()?;
+        let outs = left.outs.clone();
+        pending.program = Some(Box::new(left));
+        self.added.insert(seq, pending);
+        Some(outs)
     }
 
     /// Asks every worker for its piece of a tensor.

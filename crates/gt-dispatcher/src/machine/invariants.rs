@@ -92,7 +92,7 @@ impl Machine {
         }
         let waits = s.waits.is_none_or(|wait| match wait {
             Wait::Plan(ask) => self.meshes.is_asked(ask),
-            Wait::Arrivals => !s.moves.is_empty(),
+            Wait::Arrivals => s.is_awaited(),
         });
         ensure(waits && (s.waits.is_some() || s.deferred.is_empty()), || "I15".into())?;
         for (prefix, worker) in &s.prefixes {

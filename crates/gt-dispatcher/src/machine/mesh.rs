@@ -71,7 +71,8 @@ impl Meshes {
         let mesh = Arc::new(Mesh { id: self.last, workers: workers.to_vec() });
         let member = |worker: &WorkerId| {
             let info = &pool.get(*worker)?.info;
-            Some(Member { worker: *worker, process: info.process.clone(), endpoint: info.endpoint.clone() })
+            let (process, endpoint) = (info.process.clone(), info.endpoint.clone());
+            Some(Member { worker: *worker, process, endpoint, key: info.ticket_key })
         };
         let members: Vec<Member> = workers.iter().filter_map(member).collect();
         for (rank, worker) in workers.iter().enumerate() {
@@ -81,7 +82,6 @@ impl Meshes {
                 shape: vec![workers.len() as u32],
                 members: members.clone(),
                 rank: rank as u32,
-                key: [0; 16],
             };
             out.push(Action::ToWorker(*worker, WorkerCmd::Mesh(told)));
         }

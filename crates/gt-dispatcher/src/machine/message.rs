@@ -109,7 +109,7 @@ impl Session {
             }
             ClientMsg::Withdraw { tensor, error } => {
                 self.withdraw(tensor, error, cx);
-                Ok(())
+                self.resume(cx)
             }
             ClientMsg::FetchRelay { req, tensor } => self.fetch_relay(req, tensor, cx),
             ClientMsg::Sync { seq } if seq > self.last_seq => {
@@ -406,7 +406,7 @@ impl Session {
         self.counters.moves += 1;
         self.counters.moved_bytes += bytes;
         self.send_copy(id, ty.clone(), source, goal, false, cx);
-        self.tell_worker(cx, goal, WorkerCmd::Expect { session: self.id, tensor: id, ty });
+        self.tell_worker(cx, goal, WorkerCmd::Expect { session: self.id, tensor: id, ty, tell: false });
     }
 
     /// Starts a copy; `now` when it replaces one that was lost, which queued work may wait for.
@@ -488,7 +488,11 @@ impl Session {
                     );
                 };
                 self.expect_upload(id, worker, ty.clone());
-                self.tell_worker(cx, worker, WorkerCmd::Expect { session, tensor: id, ty });
+                let tell = self.sharding.is_some();
+                if tell {
+                    self.arriving.insert(id);
+                }
+                self.tell_worker(cx, worker, WorkerCmd::Expect { session, tensor: id, ty, tell });
                 self.tell_client(cx, SessionMsg::Grant { tensor: id, at, ticket });
             }
         }
@@ -517,6 +521,7 @@ impl Session {
     /// Bytes that will never come: the tensor has no value, and programs that wait for it fail.
     fn withdraw(&mut self, id: TensorId, error: Error, cx: &mut Cx) {
         let Some((worker, _)) = self.take_upload(id) else { return };
+        self.arriving.remove(&id);
         let failure = Failure { root: 0, instr: None, error };
         if let Some(tensor) = self.tensors.get_mut(&id) {
             tensor.poison.get_or_insert_with(|| Box::new(failure.clone()));

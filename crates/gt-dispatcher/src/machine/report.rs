@@ -73,14 +73,25 @@ impl Session {
         let Some(mut done) = map.remove(&seq) else { return };
         match done.failure.take() {
             None => done.frees.into_iter().for_each(|id| self.drop_tensor(cx, id, &done.ran)),
-            Some((failure, spared)) => self.failed(seq, done, failure, &spared),
+            Some((failure, spared)) => self.failed(seq, done, failure, spared, cx),
         }
     }
 
     /// The program's results get the root cause, but for those it spared; what it would have freed stays (C5).
-    fn failed(&mut self, seq: u64, done: Pending, mut failure: Failure, spared: &[TensorId]) {
+    fn failed(
+        &mut self,
+        seq: u64,
+        done: Pending,
+        mut failure: Failure,
+        mut spared: Vec<TensorId>,
+        cx: &mut Cx,
+    ) {
         if let Some(origins) = done.origins.filter(|_| failure.root == seq) {
             failure.instr = failure.instr.and_then(|i| origins.get(i as usize).copied());
+        }
+        let own = failure.root == seq && !matches!(failure.error, Error::Connection(_));
+        if let (Some(program), Some(instr), true) = (&done.program, failure.instr, own) {
+            spared = self.rescue(program, instr as usize, cx);
         }
         for id in done.outs {
             if let Some(tensor) = self.tensors.get_mut(&id).filter(|_| !spared.contains(&id)) {
@@ -170,6 +181,10 @@ impl Session {
         };
         self.touched.remove(&worker);
         self.frees.remove(&worker);
+        let gone = |(_, at, _): &&(TensorId, WorkerId, gt_ir::Ty)| *at == worker;
+        for (id, ..) in self.uploads.iter().filter(gone) {
+            self.arriving.remove(id);
+        }
         self.prefixes.retain(|_, at| *at != worker);
         if self.home == Some(worker) {
             self.home = None;

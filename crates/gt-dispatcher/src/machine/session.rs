@@ -5,7 +5,7 @@ use super::gang::{ADDED, Sharding, Wait};
 use super::log::Log;
 use super::mesh::Mesh;
 use foldhash::fast::FixedState;
-use gt_ir::{Error, Layout, Result, TensorId, Ty};
+use gt_ir::{Error, Layout, Program, Result, TensorId, Ty};
 use gt_net::compiling::Compiling;
 use gt_net::msg::{ClientMsg, Failure, Piece, SessionId, SessionMsg, Value, WorkerCmd, WorkerId};
 use smallvec::SmallVec;
@@ -82,6 +82,8 @@ pub(super) struct Pending {
     pub failure: Option<(Failure, Vec<TensorId>)>,
     /// For a program that was divided: the instruction of the whole that each of its own belongs to.
     pub origins: Option<Arc<Vec<u32>>>,
+    /// And the whole program itself, to be run again without what failed.
+    pub program: Option<Box<Program>>,
     pub outs: Vec<TensorId>,
     /// What it frees if it succeeds, dying inputs included.
     pub frees: Vec<TensorId>,
@@ -90,7 +92,7 @@ pub(super) struct Pending {
 impl Pending {
     pub fn new(workers: &[WorkerId], outs: Vec<TensorId>, frees: Vec<TensorId>) -> Pending {
         let workers = SmallVec::from_slice(workers);
-        Pending { ran: workers.clone(), workers, failure: None, origins: None, outs, frees }
+        Pending { ran: workers.clone(), workers, failure: None, origins: None, program: None, outs, frees }
     }
 }
 
@@ -175,6 +177,8 @@ pub struct Session {
     pub(super) last_added: u64,
     /// Messages that wait for `waits`.
     pub(super) deferred: VecDeque<ClientMsg>,
+    /// Uploads whose bytes are not at their worker yet, where that matters.
+    pub(super) arriving: BTreeSet<TensorId>,
     pub(super) waits: Option<Wait>,
     /// Copies on their way, by tensor and goal.
     pub(super) moves: BTreeMap<(TensorId, WorkerId), Move>,
@@ -231,6 +235,7 @@ impl Session {
             added: BTreeMap::new(),
             last_added: ADDED,
             deferred: VecDeque::new(),
+            arriving: BTreeSet::new(),
             waits: None,
             moves: BTreeMap::new(),
             relays: Vec::new(),

@@ -53,7 +53,7 @@ pub fn run(program: &Program, inputs: &[Numbers], n: usize) -> Option<Vec<Number
         };
         let out = match &instr.op {
             Op::Full { .. } => vec![arg(0)[0]; n],
-            Op::Reduce { .. } => vec![arg(0).iter().fold(0, |a, b| a.wrapping_add(*b))],
+            Op::Reduce { .. } => vec![arg(0).iter().fold(0, |a: i64, b| a.wrapping_add(*b))],
             Op::Binary(Binary::Add) => both(i64::wrapping_add),
             Op::Binary(Binary::Mul) => both(i64::wrapping_mul),
             other => panic!("{other:?} is not part of this world"),
@@ -115,6 +115,8 @@ pub struct Worker {
     gangs: VecDeque<u64>,
     /// The gang it is in, and can do nothing else meanwhile.
     busy: Option<(SessionId, Gang, Run)>,
+    /// Tensors whose arrival the dispatcher wants to hear of.
+    tell: BTreeSet<(SessionId, TensorId)>,
 }
 
 impl Worker {
@@ -140,7 +142,8 @@ impl Worker {
     pub fn new(id: WorkerId, plane: bool, n: usize) -> Worker {
         let (sessions, early, ended) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
         let (meshes, gangs, busy) = (BTreeMap::new(), VecDeque::new(), None);
-        Worker { id, plane, sessions, early, ended, n, meshes, gangs, busy }
+        let tell = BTreeSet::new();
+        Worker { id, plane, sessions, early, ended, n, meshes, gangs, busy, tell }
     }
 
     pub fn info(&self) -> WorkerInfo {
@@ -217,10 +220,18 @@ impl Worker {
                 let entry = self.sessions.get_mut(&session).and_then(|t| t.entries.get_mut(&tensor));
                 if let Some(entry @ Entry::Waiting) = entry {
                     *entry = Entry::Here(to_numbers(&data));
+                    if self.tell.remove(&(session, tensor)) {
+                        said.push_back(WorkerMsg::Arrived { session, tensor });
+                    }
                 }
             }
-            WorkerCmd::Expect { session, tensor, .. } => {
+            WorkerCmd::Expect { session, tensor, tell, .. } => {
                 let early = self.early.remove(&(session, tensor)).map_or(Entry::Waiting, Entry::Here);
+                if tell && matches!(early, Entry::Here(_)) {
+                    said.push_back(WorkerMsg::Arrived { session, tensor });
+                } else if tell {
+                    self.tell.insert((session, tensor));
+                }
                 let old = self.sessions.entry(session).or_default().entries.insert(tensor, early);
                 assert!(old.is_none(), "{tensor:?} of {session:?} is expected and there");
             }
@@ -260,12 +271,23 @@ impl Worker {
     }
 
     /// Bulk bytes arrive; false if nobody wants them.
-    pub fn put(&mut self, session: SessionId, tensor: TensorId, data: &[u8]) -> bool {
+    pub fn put(
+        &mut self,
+        session: SessionId,
+        tensor: TensorId,
+        data: &[u8],
+        said: &mut VecDeque<WorkerMsg>,
+    ) -> bool {
         if self.ended.contains(&session) {
             return false;
         }
         match self.sessions.get_mut(&session).and_then(|t| t.entries.get_mut(&tensor)) {
-            Some(entry @ Entry::Waiting) => *entry = Entry::Here(to_numbers(data)),
+            Some(entry @ Entry::Waiting) => {
+                *entry = Entry::Here(to_numbers(data));
+                if self.tell.remove(&(session, tensor)) {
+                    said.push_back(WorkerMsg::Arrived { session, tensor });
+                }
+            }
             Some(_) => return false,
             None => {
                 self.early.insert((session, tensor), to_numbers(data));
@@ -305,14 +327,15 @@ impl Worker {
                 let mut values = Vec::new();
                 for Fetch { req, tensor } in fetches {
                     let found = table.find(tensor);
-                    let payload = |data: Arc<Vec<u8>>| match self.plane && rng.chance(20) {
-                        true => {
-                            let ticket = KEY.sign(session.0, tensor.0, data.len() as u64, Dir::Get, 1);
-                            table.promised.insert(tensor, data);
-                            Payload::Bulk { at: endpoint(self.id), ticket }
-                        }
-                        false => Payload::Inline(data),
-                    };
+                    let payload =
+                        |data: Arc<Vec<u8>>| match self.plane && self.meshes.is_empty() && rng.chance(20) {
+                            true => {
+                                let ticket = KEY.sign(session.0, tensor.0, data.len() as u64, Dir::Get, 1);
+                                table.promised.insert(tensor, data);
+                                Payload::Bulk { at: endpoint(self.id), ticket }
+                            }
+                            false => Payload::Inline(data),
+                        };
                     values.push(Value { req, result: found.map(payload) });
                 }
                 for id in frees {

@@ -74,7 +74,7 @@ impl World {
             planes: rng.chance(60),
             shard: rng.chance(50),
         };
-        let kind = Kind { planes: kind.planes && !kind.shard, spread: kind.spread && !kind.shard, ..kind };
+        let kind = Kind { spread: kind.spread && !kind.shard, ..kind };
         let config = Config { credit_programs: CREDIT, ..Config::default() };
         let n = 1 + rng.below(if kind.shard { 7 } else { 3 });
         let mut world = World {
@@ -252,7 +252,7 @@ impl World {
         let at = self.rng.below(self.transfers.len());
         let Transfer { from, goal, session, tensor, data } = self.transfers.swap_remove(at);
         let side = self.workers.get_mut(&goal);
-        let arrived = side.is_some_and(|side| side.worker.put(session, tensor, &data));
+        let arrived = side.is_some_and(|side| side.worker.put(session, tensor, &data, &mut side.from));
         if let Some(source) = from.and_then(|id| self.workers.get_mut(&id)) {
             let result = Ok((!arrived).then_some(data));
             source.from.push_back(WorkerMsg::Moved { session, tensor, goal: Some(goal), result });

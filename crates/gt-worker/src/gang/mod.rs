@@ -1,10 +1,11 @@
 //! Programs that several workers run together: how their parts meet, and what collectives do with host memory (C9).
 //!
 //! A [`Communicator`] does one thing: it shows the group what a rank has. `collect` makes every collective of it, so
-//! that a new road between workers (`meeting` in one process, `sockets` between processes) is one short file.
+//! that a new road between workers (`meeting` in one process, `post` between processes) is one short file.
 
 pub mod collect;
 pub mod meeting;
+pub mod post;
 pub(crate) mod seats;
 
 use crate::backend::PlanError;
