@@ -31,6 +31,20 @@ def __getattr__(name):
     raise AttributeError(name)
 
 
+def use_gpu():
+    """PyTorch makes its tensors on the GPU where there is one; GT's workers have theirs already."""
+    lib = __getattr__("lib")
+    if PYTORCH and lib.cuda.is_available():
+        lib.set_default_device("cuda")
+
+
+def upload(array):
+    """A tensor of a NumPy array, where the model computes."""
+    lib = __getattr__("lib")
+    tensor = lib.from_numpy(array)
+    return tensor.to(lib.get_default_device()) if PYTORCH else tensor
+
+
 def synchronize():
     """Waits for the device, so that a clock may be read."""
     if not PYTORCH:

@@ -59,7 +59,7 @@ def train(model, text, args, lib):
             break
         for group in optimizer.param_groups:
             group["lr"] = rate(done, args.lr)
-        ids, targets = (lib.from_numpy(part) for part in text.batch(rng, args.batch_size, model.config.context))
+        ids, targets = (framework.upload(part) for part in text.batch(rng, args.batch_size, model.config.context))
         loss = model.loss(ids, targets)
         optimizer.zero_grad()
         loss.backward()
@@ -90,6 +90,7 @@ def main(argv=None):
     parser.add_argument("--temperature", type=float, default=0.8)
     args = parser.parse_args(argv)
     framework.choose(args.pytorch)
+    framework.use_gpu()
     from model import CharGPT, Config
 
     lib = framework.lib

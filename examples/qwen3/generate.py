@@ -60,6 +60,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     framework.choose(args.pytorch)
+    framework.use_gpu()
     import weights
 
     lib = framework.lib

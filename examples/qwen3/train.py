@@ -49,8 +49,8 @@ def train(model, samples, args, lib, say=print):
     for step, (epoch, batch) in enumerate(batches(samples, args.batch_size, args.epochs, args.seed)):
         if args.steps and step >= args.steps:
             break
-        ids = lib.from_numpy(np.ascontiguousarray(batch[:, :-1]))
-        targets = lib.from_numpy(np.ascontiguousarray(batch[:, 1:]))
+        ids = framework.upload(np.ascontiguousarray(batch[:, :-1]))
+        targets = framework.upload(np.ascontiguousarray(batch[:, 1:]))
         loss = model.loss(ids, targets)
         optimizer.zero_grad()
         loss.backward()
@@ -83,6 +83,7 @@ def main(argv=None):
     parser.add_argument("--save", help="write the trained model to a folder, as Hugging Face does")
     args = parser.parse_args(argv)
     framework.choose(args.pytorch)
+    framework.use_gpu()
     import weights
 
     lib = framework.lib

@@ -34,6 +34,7 @@ from gt._gt import (
     frombuffer,
     full,
     full_like,
+    get_float32_matmul_precision,
     get_rng_state,
     gpu_workers,
     hstack,
@@ -59,6 +60,7 @@ from gt._gt import (
     randn_like,
     randperm,
     result_type,
+    set_float32_matmul_precision,
     set_printoptions,
     set_rng_state,
     stack,
@@ -243,10 +245,41 @@ from gt.composed.info import compile, finfo, iinfo  # noqa: E402
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gt import autograd, client, cuda, debug, linalg, nn, optim, serialization, utils
+    from gt import autograd, backends, client, cuda, debug, launch, linalg, nn, optim, serialization, signal, utils
     from gt.serialization import load, save
+    from gt.signal.config import (
+        Config,
+        ShardConfig,
+        SignalConfig,
+        get_config,
+        get_signal_config,
+        load_config,
+        register_config,
+    )
 
-_LAZY = {"autograd", "client", "cuda", "debug", "linalg", "nn", "optim", "serialization", "utils"}
+_LAZY = {
+    "autograd",
+    "backends",
+    "client",
+    "cuda",
+    "debug",
+    "launch",
+    "linalg",
+    "nn",
+    "optim",
+    "serialization",
+    "signal",
+    "utils",
+}
+_CONFIG = {
+    "Config",
+    "ShardConfig",
+    "SignalConfig",
+    "get_config",
+    "get_signal_config",
+    "load_config",
+    "register_config",
+}
 
 
 def __getattr__(name):
@@ -257,6 +290,8 @@ def __getattr__(name):
     if name in ("load", "save"):
         # Not imported before it is needed: NumPy would take most of the time of `import gt`.
         return getattr(import_module("gt.serialization"), name)
+    if name in _CONFIG:
+        return getattr(import_module("gt.signal.config"), name)
     raise AttributeError(f"module 'gt' has no attribute '{name}'")
 
 
@@ -300,3 +335,16 @@ def _at_exit():
 
 
 _atexit.register(_at_exit)
+
+
+def _name_packages():
+    """Tells a worker in this process, or started by it, where packages lie: NVIDIA's libraries may be among them."""
+    import os
+    import sys
+
+    found = [path for path in sys.path if path and os.path.isdir(os.path.join(path, "nvidia"))]
+    if found:
+        os.environ.setdefault("GT_CUDA_PACKAGES", os.pathsep.join(found))
+
+
+_name_packages()

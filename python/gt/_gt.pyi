@@ -1193,6 +1193,77 @@ def _sgd_step(
     One step of SGD for all parameters. `buffers` holds the momentum of each, filled on the first step.
     """
 
+def _signal_all() -> dict:
+    """
+    Every signal as it was written, by name.
+    """
+
+def _signal_apply(tensor: Tensor, signal: builtins.str, parameter: builtins.str | None = None) -> builtins.bool:
+    """
+    Lays out a parameter in place as the patterns of a signal say, or without a name as the signal itself says.
+    """
+
+def _signal_clear() -> None:
+    """
+    Forgets all signals.
+    """
+
+def _signal_enter(name: builtins.str, backward: builtins.str | None = None) -> None:
+    """
+    Enters the context of a signal on this thread.
+    """
+
+def _signal_exit(name: builtins.str | None = None) -> None:
+    """
+    Leaves the innermost context of this thread, which must have this name if one is given.
+    """
+
+def _signal_fits(pattern: builtins.str, name: builtins.str) -> builtins.bool:
+    """
+    True if a name fits a pattern.
+    """
+
+def _signal_load(path: builtins.str | PathLike[builtins.str]) -> list[builtins.str]:
+    """
+    Reads a configuration; gives the names of its signals.
+    """
+
+def _signal_name() -> builtins.str | None:
+    """
+    The name of the innermost context of this thread.
+    """
+
+def _signal_patterns(
+    name: builtins.str,
+) -> (
+    tuple[builtins.bool, list[tuple[builtins.str, builtins.str]], tuple[builtins.int, builtins.str | None] | None]
+    | None
+):
+    """
+    What a signal says of modules: None if nothing, else (has rules for parameters, patterns of modules with their
+    signals, (stages, the module they split)).
+    """
+
+def _signal_register(name: builtins.str, config: Any) -> None:
+    """
+    Adds one signal, given as a file would.
+    """
+
+def _signal_stage(name: builtins.str, index: SupportsIndex, count: SupportsIndex) -> builtins.str | None:
+    """
+    The signal of the stage that the `index`-th of `count` layers belongs to.
+    """
+
+def _signal_tensor(tensor: Tensor, name: builtins.str) -> Tensor:
+    """
+    The tensor, lying as a signal says.
+    """
+
+def _signal_version() -> builtins.int:
+    """
+    Counts changes of the configuration.
+    """
+
 def _stats() -> dict:
     """
     Counters of the session and its workers.
@@ -1374,6 +1445,11 @@ def full_like(
     device: _device | None = None,
     requires_grad: builtins.bool = False,
 ) -> Tensor: ...
+def get_float32_matmul_precision() -> builtins.str:
+    """
+    What `set_float32_matmul_precision` set, 'highest' before that.
+    """
+
 def get_rng_state() -> builtins.tuple[builtins.int, int]:
     """
     The state of the random numbers, for `set_rng_state`.
@@ -1595,6 +1671,12 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """
     `softmax(query @ key.T * scale + attn_mask) @ value`; a row that sees nothing gives zeros.
+    """
+
+def set_float32_matmul_precision(precision: builtins.str) -> None:
+    """
+    Sets how exactly `float32` matrices are multiplied from now on: 'highest' (throughout in float32), 'high' or 'medium'
+    (operands may be rounded to TF32 where a GPU has it). Gradients follow the product they belong to.
     """
 
 def set_printoptions(

@@ -1,22 +1,48 @@
-"""CUDA as PyTorch programs ask about it: devices are carried by tensors and mean nothing for where they lie."""
+"""CUDA as PyTorch programs ask about it, answered by the workers. Which GPU a tensor lies on is theirs to choose:
+devices are carried by tensors and mean nothing for that. Device numbers below count the workers that have a GPU."""
 
 from gt._gt import _stats, synchronize
 
-__all__ = ["current_device", "device_count", "empty_cache", "is_available", "manual_seed_all", "synchronize"]
+__all__ = [
+    "current_device",
+    "device_count",
+    "empty_cache",
+    "get_device_name",
+    "is_available",
+    "manual_seed",
+    "manual_seed_all",
+    "max_memory_allocated",
+    "memory_allocated",
+    "synchronize",
+]
 
 
 def _gpus():
-    return sum(worker["backend"] == "cuda" for worker in _stats()["workers"])
+    return [worker for worker in _stats()["workers"] if worker["backend"] == "cuda"]
+
+
+def _gpu(device):
+    """The worker that a device means: a number, `cuda:1`, a `gt.device`, or nothing for the first."""
+    gpus = _gpus()
+    if not gpus:
+        raise RuntimeError("cuda: no worker of the session has a GPU")
+    index = getattr(device, "index", None) if not isinstance(device, (int, str)) else device
+    if isinstance(index, str):
+        index = int(index.partition(":")[2] or 0)
+    index = int(index or 0)
+    if not 0 <= index < len(gpus):
+        raise RuntimeError(f"cuda: there is no device {index}, expected 0 to {len(gpus) - 1}")
+    return gpus[index]
 
 
 def is_available():
     """True if a worker of the session has a GPU."""
-    return _gpus() > 0
+    return bool(_gpus())
 
 
 def device_count():
     """How many workers of the session have a GPU."""
-    return _gpus()
+    return len(_gpus())
 
 
 def current_device():
@@ -24,12 +50,30 @@ def current_device():
     return 0
 
 
+def get_device_name(device=None):
+    """The name of a worker's GPU."""
+    return _gpu(device)["device"].partition(" (cuda:")[0]
+
+
+def memory_allocated(device=None):
+    """Bytes that tensors use on a worker's GPU, those of other sessions included."""
+    return _gpu(device)["bytes_in_use"]
+
+
+def max_memory_allocated(device=None):
+    """The most bytes that were in use on a worker's GPU."""
+    return _gpu(device)["bytes_peak"]
+
+
 def empty_cache():
     """Nothing to do: workers give memory back by themselves."""
 
 
-def manual_seed_all(seed):
+def manual_seed(seed):
     """Restarts the random numbers."""
     from gt._gt import manual_seed
 
     manual_seed(seed)
+
+
+manual_seed_all = manual_seed

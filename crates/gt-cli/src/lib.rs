@@ -1,10 +1,14 @@
 //! The `gt` program, and the whole system inside one process. `python -m gt.server` and friends call the same code.
 
 pub mod host;
+mod launch;
 pub mod local;
+pub mod progress;
 pub mod replay;
+pub mod see;
 mod server;
 pub mod token;
+mod wait;
 mod worker;
 
 use clap::{Parser, Subcommand};
@@ -25,8 +29,16 @@ enum Command {
     Server(server::Args),
     /// Start a worker: one per GPU.
     Worker(worker::Args),
+    /// Start a server here and workers on other hosts over ssh, and end them together.
+    Launch(launch::Args),
+    /// Wait until enough workers are connected to a server.
+    Wait(wait::Args),
     /// Run a saved program again, on any backend, and compare the numbers.
     Replay(replay::Args),
+    /// Watch workers and clients on the whole screen.
+    Top(see::top::Args),
+    /// Write down what a running system does for a while.
+    Trace(see::trace::Args),
 }
 
 /// Runs the program with the given arguments (the first is the program's name) and gives its exit status.
@@ -41,7 +53,11 @@ pub fn main(args: Vec<String>) -> i32 {
     let result = match cli.command {
         Command::Server(args) => server::run(args),
         Command::Worker(args) => worker::run(args),
+        Command::Launch(args) => launch::run(args),
+        Command::Wait(args) => wait::run(args),
         Command::Replay(args) => replay::run(args),
+        Command::Top(args) => see::top::run(args),
+        Command::Trace(args) => see::trace::run(args),
     };
     match result {
         Ok(status) => status,

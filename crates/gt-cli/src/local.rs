@@ -15,6 +15,15 @@ pub struct Local {
     workers: Mutex<Vec<(WorkerId, Arc<Worker>)>>,
 }
 
+/// How many workers a process starts unless told: one, or one per GPU where work is spread by itself (`GT_AUTO_SHARD`).
+pub fn default_workers() -> usize {
+    let name = std::env::var("GT_BACKEND").unwrap_or_else(|_| "auto".into());
+    match gt_ir::env::on("GT_AUTO_SHARD") {
+        true => backends::gpus(&name).max(1) as usize,
+        false => 1,
+    }
+}
+
 impl Local {
     /// Starts `n` workers on the backend that `GT_BACKEND` names.
     pub fn start(n: usize) -> Result<Arc<Local>> {
@@ -41,16 +50,20 @@ impl Local {
             }
         }
         while workers.len() < n {
-            let i = workers.len();
-            workers.push(self.add_worker(i, n)?);
+            let worker = self.add_worker(workers.len(), n)?;
+            workers.push(worker);
         }
         Ok(())
     }
 
-    fn add_worker(&self, i: usize, n: usize) -> Result<(WorkerId, Arc<Worker>)> {
+    fn add_worker(&self, at: usize, n: usize) -> Result<(WorkerId, Arc<Worker>)> {
         let name = std::env::var("GT_BACKEND").unwrap_or_else(|_| "auto".into());
-        let backend = backends::open_share(&name, i, n)?;
         let number = self.workers_started();
+        let (backend, why) = backends::choose_share(&name, at, n)?;
+        if gt_ir::env::on("GT_VERBOSE") || gt_ir::env::on("GT_DEBUG_WORKER") {
+            eprintln!("gt: worker {number} is {} on {}", backend.name(), backend.device());
+            why.iter().for_each(|why| eprintln!("gt: no GPU is used: {why}"));
+        }
         let config = WorkerConfig {
             name: format!("local-{number}"),
             threads: backend.threads(),

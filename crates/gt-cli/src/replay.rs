@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub struct Args {
     /// A file written by gt.debug.save_program.
     file: PathBuf,
-    /// The backend to run it on: auto, cpu or reference.
+    /// The backend to run it on: auto, cuda, cpu or reference.
     #[arg(long, default_value = "auto")]
     backend: String,
     /// Print the program's text form.

@@ -1,5 +1,6 @@
 //! `gt server`.
 
+use crate::see::find::Announced;
 use crate::{stop_on_signals, token};
 use gt_dispatcher::shell::{Server, ServerConfig};
 use gt_ir::Result;
@@ -35,9 +36,11 @@ pub fn run(args: Args) -> Result<i32> {
     for addr in server.addrs() {
         println!("gt server listens on {addr}");
     }
+    let announced = Announced::new(server.addrs());
     while !stop.load(Ordering::Relaxed) {
         std::thread::park_timeout(Duration::from_millis(100));
     }
+    drop(announced);
     server.stop();
     Ok(0)
 }

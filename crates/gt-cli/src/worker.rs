@@ -19,9 +19,12 @@ pub struct Args {
     /// Unix socket of the server, instead of host and port.
     #[arg(long)]
     unix: Option<PathBuf>,
-    /// auto, cpu or reference; `pytorch` and `numpy` are taken as auto and reference (or GT_BACKEND).
+    /// auto, cuda, cpu or reference; `pytorch` and `numpy` are taken as auto and reference (or GT_BACKEND).
     #[arg(long)]
     backend: Option<String>,
+    /// The GPU to use, by its number among those CUDA_VISIBLE_DEVICES leaves; the first unless given.
+    #[arg(long)]
+    device: Option<u32>,
     /// CPU threads to use; all cores unless given.
     #[arg(long)]
     threads: Option<u32>,
@@ -59,9 +62,12 @@ pub fn run(args: Args) -> Result<i32> {
     let addr = args.addr()?;
     let token = token::read(args.token_file.as_deref())?;
     let backend = args.backend.or_else(|| std::env::var("GT_BACKEND").ok()).unwrap_or_else(|| "auto".into());
-    let backend = backends::open(&backend, args.threads)?;
+    let (backend, why) = backends::choose(&backend, args.threads, args.device)?;
     let name = args.name.unwrap_or_else(|| format!("worker-{}", std::process::id()));
     println!("gt worker {name}: {} on {}, {} threads", backend.name(), backend.device(), backend.threads());
+    if let Some(why) = why {
+        println!("gt worker {name}: no GPU is used: {why}");
+    }
     let compiling = Compiling::from_env()?;
     let config = WorkerConfig { name: name.clone(), threads: backend.threads(), backend, compiling };
     let plane = DataPlane { advertise: args.advertise, port: args.data_port };

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Storage shared by a tensor and its views: the current value of the whole, and how often it was written.
 pub struct Cell {
     state: Mutex<State>,
+    /// The signal by which its values are laid out, as `signal::Scope` numbers them; 0 for none.
+    signal: AtomicU32,
 }
 
 struct State {
@@ -36,7 +38,19 @@ pub struct Snapshot {
 
 impl Cell {
     pub fn new(value: Value, edge: Option<Edge>) -> Arc<Cell> {
-        Arc::new(Cell { state: Mutex::new(State { value, edge, stamp: 0, version: Version::Own(0) }) })
+        let state = State { value, edge, stamp: 0, version: Version::Own(0) };
+        Arc::new(Cell { state: Mutex::new(state), signal: AtomicU32::new(0) })
+    }
+
+    /// The signal by which its values are laid out.
+    #[inline]
+    pub(crate) fn signal(&self) -> u32 {
+        self.signal.load(Ordering::Relaxed)
+    }
+
+    /// From now on its values are laid out by this signal.
+    pub(crate) fn set_signal(&self, signal: u32) {
+        self.signal.store(signal, Ordering::Relaxed);
     }
 
     #[inline]

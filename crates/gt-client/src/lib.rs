@@ -8,6 +8,7 @@ pub mod ops;
 mod relay;
 pub mod remote;
 pub mod session;
+pub mod signal;
 pub mod source;
 pub mod stream;
 pub mod tensor;

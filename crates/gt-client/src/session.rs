@@ -115,6 +115,8 @@ struct Inbox {
     /// Requests whose waiter was interrupted.
     abandoned: Vec<u64>,
     failures: Vec<(u64, Failure)>,
+    /// Lines that came since this session watches itself.
+    traced: Vec<String>,
     fatal: Option<Error>,
     /// The end of the session was raised: it is no news at the end of the process.
     told: bool,
@@ -131,6 +133,8 @@ struct Outbox {
     failed: VecDeque<(u64, Vec<SourceLine>)>,
     scalars: ScalarTable,
     structures: HashMap<u64, Arc<Structure>, FixedState>,
+    /// How many signals the dispatcher has been told of.
+    signals: usize,
     /// What the programs sent so far look like up to where a prefix may end.
     marks: HashSet<u64, FixedState>,
 }
@@ -181,11 +185,15 @@ const CREDIT_BYTES: u64 = 4 << 30;
 /// At most this many bytes of host data may be under way inside programs: the server keeps them for its workers.
 const CREDIT_DATA: u64 = 32 << 20;
 
+/// Lines kept of a session that watches itself.
+const MAX_TRACED: usize = 4_000_000;
+
 impl Session {
     /// Opens a session over a link.
     pub fn open(connect: Box<Connect>, settings: Settings) -> Result<Arc<Session>> {
         // They travel in the handshake; one that cannot be meant is told here, where it was set.
         gt_net::compiling::Compiling::from_env()?;
+        crate::signal::registry::check()?;
         let shared = Arc::new(Shared::default());
         let inbox = shared.clone();
         let mut log = match &settings.log {
@@ -219,6 +227,7 @@ impl Session {
                 failed: VecDeque::new(),
                 scalars: ScalarTable::default(),
                 structures: HashMap::default(),
+                signals: 0,
                 marks: HashSet::default(),
             }),
             shared,
@@ -309,6 +318,15 @@ impl Session {
         Ok(held)
     }
 
+    /// Tells the dispatcher the signals it does not know. If the link is lost, so is what refers to them.
+    fn send_signals(&self, outbox: &mut Outbox) {
+        let specs = crate::signal::registry::news(outbox.signals);
+        if !specs.is_empty() {
+            outbox.signals += specs.len();
+            let _ = self.link.send(ClientMsg::Signals { specs });
+        }
+    }
+
     /// Puts a sealed program into the queue under its number. Returns values to be dropped later, and the frees of
     /// a program without instructions.
     fn number(&self, outbox: &mut Outbox, mut s: Sealed) -> (Vec<Value>, Vec<TensorId>) {
@@ -321,6 +339,9 @@ impl Session {
         let seq = outbox.seq;
         outbox.scalars.promote(&mut s.structure, &mut s.slots);
         let (key, structure) = outbox.share(s.structure);
+        if !structure.marks.is_empty() {
+            self.send_signals(outbox);
+        }
         let frees = s.frees.clone();
         let data = s.slots.iter().map(|slot| if let Slot::Data(d) = slot { d.len() as u64 } else { 0 }).sum();
         let program =
@@ -733,7 +754,14 @@ impl Shared {
                 inbox.fatal = Some(error);
                 self.failed.store(true, Ordering::Release);
             }
-            SessionMsg::Grant { .. } | SessionMsg::Unwanted { .. } | SessionMsg::Log { .. } => {}
+            SessionMsg::Trace { lines } => {
+                let room = MAX_TRACED.saturating_sub(inbox.traced.len());
+                inbox.traced.extend(lines.into_iter().take(room));
+            }
+            SessionMsg::Grant { .. }
+            | SessionMsg::Unwanted { .. }
+            | SessionMsg::Log { .. }
+            | SessionMsg::Snapshot(_) => {}
         }
         drop(inbox);
         self.arrivals.fetch_add(1, Ordering::Release);

@@ -4,8 +4,11 @@ pub mod prefix;
 
 use crate::cell::Cell;
 use crate::session::Session;
+use crate::signal;
+use crate::signal::{FIRM, FIRM_IF_KEPT};
 use crate::value::{SETTLED, Value, ValueInner};
 use foldhash::fast::FixedState;
+use gt_ir::signal::Mark;
 use gt_ir::{
     Arg, Args, Input, Instr, Op, Program, Result, Scalar, Slot, Structure, TensorId, Ty, Types, bail,
 };
@@ -65,6 +68,8 @@ struct Entry {
     ty: Ty,
     alive: bool,
     line: SourceLine,
+    /// How signals mark it, as `signal::mark_of` says.
+    mark: u32,
 }
 
 impl Entry {
@@ -92,6 +97,8 @@ struct Open {
     held: Vec<Value>,
     /// An optimizer step ended here: seal when the next instruction is recorded.
     step_ended: bool,
+    /// It lies inside a boundary that is compiled at once.
+    at_once: bool,
     progress: Progress,
 }
 
@@ -132,8 +139,9 @@ impl Stream {
         ty: Ty,
     ) -> Result<Value> {
         let id = session.next_id();
+        let mark = signal::mark_of(signal::now(), &op, &ty);
         let pos = self.push(session, op, args, |instr, line, entries| {
-            entries.push(Entry { instr: Some(instr), id, ty: ty.clone(), alive: true, line });
+            entries.push(Entry { instr: Some(instr), id, ty: ty.clone(), alive: true, line, mark });
         })?;
         Ok(Arc::new(ValueInner { id, ty, stream: self.clone(), pos }))
     }
@@ -147,10 +155,12 @@ impl Stream {
         types: Types,
     ) -> Result<Vec<Value>> {
         let ids: Vec<TensorId> = types.iter().map(|_| session.next_id()).collect();
+        let scope = signal::now();
         let first = self.push(session, op, args, |instr, line, entries| {
+            let marks: Vec<u32> = types.iter().map(|ty| signal::mark_of(scope, &instr.op, ty)).collect();
             let mut instr = Some(instr);
-            for (&id, ty) in ids.iter().zip(&types) {
-                entries.push(Entry { instr: instr.take(), id, ty: ty.clone(), alive: true, line });
+            for ((&id, ty), mark) in ids.iter().zip(&types).zip(marks) {
+                entries.push(Entry { instr: instr.take(), id, ty: ty.clone(), alive: true, line, mark });
             }
         })?;
         let value = |(i, (id, ty))| -> Value {
@@ -198,6 +208,7 @@ impl Stream {
         for (i, arg) in args.iter().enumerate() {
             list.push(match arg {
                 RecordArg::Val(v) => Arg::Value(open.operand(self, v)),
+                RecordArg::Num(x) if op.start_arg(i) && is_tile(&op, args, *x) => Arg::Const(*x),
                 RecordArg::Num(x) if op.slot_arg(i) => open.slot(Slot::Num(*x)),
                 RecordArg::Num(x) => Arg::Const(*x),
                 RecordArg::Data(d) => open.slot(Slot::Data(d.clone())),
@@ -253,6 +264,28 @@ impl Stream {
         session.send_sealed(sealed)
     }
 
+    /// Cuts the stream. What follows, up to the next boundary, is compiled at once, or as usual.
+    pub(crate) fn boundary(&self, at_once: bool) -> Result<()> {
+        let mut open = self.open.lock();
+        let held = self.send(&mut open);
+        open.at_once = at_once;
+        drop(open);
+        held.map(drop)
+    }
+
+    /// Marks a value of the open program; false if it is in none.
+    pub(crate) fn mark(&self, value: &ValueInner, mark: u32) -> bool {
+        let mut open = self.open.lock();
+        let at = value.pos.checked_sub(open.base).filter(|_| value.pos != SETTLED);
+        match at.and_then(|i| open.entries.get_mut(i as usize)) {
+            Some(entry) => {
+                entry.mark = mark;
+                true
+            }
+            None => false,
+        }
+    }
+
     /// Marks the end of an optimizer step: the program is sealed when the next instruction is recorded.
     pub fn end_step(&self) {
         let mut open = self.open.lock();
@@ -289,6 +322,7 @@ impl Stream {
             slots: open.slots.clone(),
             data: open.data,
             frees: open.frees.clone(),
+            at_once: open.at_once,
             ..Open::new(open.base, Arc::default())
         };
         drop(open);
@@ -326,10 +360,19 @@ impl Stream {
                     },
                 });
             }
-            lines.push(format!("{text} : {}", e.ty));
+            let mark = signal::registry::spec(e.mark >> 2).map_or(String::new(), |spec| {
+                let firm = if e.mark & FIRM != 0 { "!" } else { "" };
+                format!(" @{}{firm}", spec.name)
+            });
+            lines.push(format!("{text} : {}{mark}", e.ty));
         }
         lines
     }
+}
+
+/// True if a start is structure: a tile of the operand it slices.
+fn is_tile(op: &Op, args: &[RecordArg], start: Scalar) -> bool {
+    matches!(args.first(), Some(RecordArg::Val(x)) if op.is_tile(&x.ty.shape, start.as_i64()))
 }
 
 /// What a data-loader worker does: it makes tensors, joins them and takes parts of them (C12).
@@ -389,6 +432,7 @@ impl Open {
             rebinds: Vec::new(),
             held: Vec::new(),
             step_ended: false,
+            at_once: false,
             progress: Progress::new(positions),
         }
     }
@@ -501,6 +545,7 @@ impl Open {
         let mut bytes = 0;
         let mut lines = Vec::with_capacity(cut);
         let mut meta = Vec::with_capacity(rest.len().min(cut));
+        let mut marks = Vec::new();
         for (i, e) in entries.into_iter().enumerate() {
             if e.alive || needed[i] {
                 outs.push(n_inputs + i as u32);
@@ -512,6 +557,11 @@ impl Open {
             }
             if !rest.is_empty() {
                 meta.push((e.id, e.ty.clone()));
+            }
+            if e.mark != 0 {
+                let kept = e.alive || needed[i];
+                let firm = e.mark & FIRM != 0 || (kept && e.mark & FIRM_IF_KEPT != 0);
+                marks.push(Mark { value: n_inputs + i as u32, signal: (e.mark >> 2) - 1, firm });
             }
             if let Some(Instr { op, args }) = e.instr {
                 lines.push(e.line);
@@ -525,8 +575,14 @@ impl Open {
             ty: old_inputs[i as usize].1.clone(),
             dies: dying.contains(&old_inputs[i as usize].0),
         });
-        let structure =
-            Structure { inputs: input_types.collect(), instrs, outs, slots: sealed.slots.len() as u32 };
+        let structure = Structure {
+            inputs: input_types.collect(),
+            instrs,
+            outs,
+            slots: sealed.slots.len() as u32,
+            marks,
+            at_once: self.at_once,
+        };
         let slots = sealed.slots.iter().map(|&k| old_slots[k as usize].clone()).collect();
 
         // What stays open: operands from before the cut become inputs.

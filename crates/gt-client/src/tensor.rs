@@ -141,6 +141,11 @@ impl Tensor {
         Arc::as_ptr(&self.0) as usize
     }
 
+    /// The storage it looks at.
+    pub(crate) fn cell(&self) -> &Arc<Cell> {
+        &self.0.cell
+    }
+
     /// True if this tensor is a view of another.
     pub fn is_view(&self) -> bool {
         !self.0.path.is_empty()
@@ -359,7 +364,7 @@ impl Tensor {
                 var.edge = Some(crate::ops::grad_only_put(&[], Some(root), &inner.ty, new)?);
             }
             // Values are written once, so storage may share one with other storage.
-            inner.cell.write(var.value.clone(), !inner.silent);
+            inner.cell.write(crate::signal::keep(&inner.cell, var.value.clone())?, !inner.silent);
             if tracking {
                 if let Some(edge) = &var.edge {
                     watch(&inner.cell, &edge.node, &var.value);
@@ -407,7 +412,7 @@ impl Tensor {
                     Some(crate::ops::grad_only_put(&inner.path[depth..], root_edge, &root_ty, new.clone())?);
             }
         }
-        inner.cell.write(result.value, !inner.silent);
+        inner.cell.write(crate::signal::keep(&inner.cell, result.value)?, !inner.silent);
         if tracking {
             if let Some(Var { value, edge: Some(edge), .. }) = new.val() {
                 watch(&inner.cell, &edge.node, value);
@@ -700,6 +705,7 @@ impl Tensor {
 
     /// The dense bytes of the tensor; waits for them.
     pub fn bytes(&self) -> Result<Arc<Vec<u8>>> {
+        crate::signal::poll()?;
         if self.numel() == 0 {
             self.session()?.before_op()?;
             return Ok(Arc::new(Vec::new()));

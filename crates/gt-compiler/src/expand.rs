@@ -33,6 +33,7 @@ pub fn expand(structure: &Structure, types: &[Ty], takes: fn(&Op, &Ty) -> bool) 
             instrs: Vec::with_capacity(structure.instrs.len() * 2),
             outs: Vec::new(),
             slots: structure.slots,
+            ..Default::default()
         },
         types: types[..inputs].to_vec(),
         origins: Vec::with_capacity(structure.instrs.len() * 2),
@@ -145,6 +146,7 @@ mod tests {
             instrs: vec![Instr { op, args }, neg],
             outs: vec![4, 5, 6, 7],
             slots: 7,
+            ..Default::default()
         };
         let types = structure.check().unwrap();
         let expanded = expand(&structure, &types, |_, _| false).unwrap().unwrap();

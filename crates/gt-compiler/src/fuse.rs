@@ -7,8 +7,9 @@
 use crate::CompileOptions;
 use crate::graph::{Graph, Ref, Use, WHOLE, What};
 use crate::map::Map;
+use crate::moves::is_light;
 use crate::plan::*;
-use gt_ir::{Ints, ReduceKind, Shape, Structure, Unary};
+use gt_ir::{Ints, ReduceKind, Shape, Structure};
 use smallvec::SmallVec;
 
 /// Steps and storages before places are given.
@@ -32,6 +33,8 @@ pub enum At {
     Nowhere,
     Open(u32),
     Mem(u32),
+    /// Not kept: whoever reads it computes it again from what is in memory.
+    Again,
 }
 
 pub struct Group {
@@ -65,6 +68,31 @@ pub struct Schedule<'a> {
     pub late: bool,
     pub options: CompileOptions,
     pub reused: Vec<bool>,
+    /// Nodes that are done.
+    pub done: Vec<bool>,
+    /// The nodes that read each node; a live-out counts as one that there is not.
+    pub readers: Vec<SmallVec<[u32; 2]>>,
+    /// Values that have to be kept.
+    pub kept: Vec<bool>,
+    /// Values that are computed again and hold on to their operands until then.
+    pub held: Vec<bool>,
+}
+
+/// In place of the reader where a value lives on.
+pub const OUT: u32 = u32::MAX;
+
+/// Who reads each live node.
+fn readers(graph: &Graph) -> Vec<SmallVec<[u32; 2]>> {
+    let mut readers = vec![SmallVec::new(); graph.nodes.len()];
+    for (i, node) in graph.nodes.iter().enumerate().filter(|(_, n)| n.live) {
+        for arg in &node.args {
+            if let Use::Val(r) = arg {
+                readers[r.node as usize].push(i as u32);
+            }
+        }
+    }
+    graph.outs.iter().for_each(|&out| readers[out as usize].push(OUT));
+    readers
 }
 
 pub fn schedule(
@@ -89,6 +117,10 @@ pub fn schedule(
         late: false,
         options,
         reused: vec![false; structure.inputs.len()],
+        done: vec![false; graph.nodes.len()],
+        readers: readers(graph),
+        kept: vec![false; graph.nodes.len()],
+        held: vec![false; graph.nodes.len()],
     };
     for (i, input) in structure.inputs.iter().enumerate() {
         let storage = Storage { bytes: input.ty.bytes(), place: Place::Input(i as u32), reuse: None };
@@ -111,7 +143,7 @@ pub fn schedule(
     }
     s.late = true;
     for (i, node) in graph.nodes.iter().enumerate() {
-        if node.live && !node.early {
+        if node.live && !node.early && !s.done[i] {
             s.turn_to(origin(i), &mut at);
             s.node(i as u32);
         }
@@ -137,7 +169,15 @@ impl Schedule<'_> {
     }
 
     pub fn step(&mut self, instr: u32, work: Work) {
-        self.draft.steps.push(Step { instr, work });
+        self.draft.steps.push(Step { instr, fused: Vec::new(), work });
+    }
+
+    /// A step that does the work of several nodes.
+    fn step_of(&mut self, instr: u32, nodes: &[u32], work: Work) {
+        let mut fused: Vec<u32> = nodes.iter().map(|n| self.graph.nodes[*n as usize].instr).collect();
+        fused.dedup();
+        fused.retain(|i| *i != instr);
+        self.draft.steps.push(Step { instr, fused, work });
     }
 
     pub fn storage(&mut self, bytes: usize) -> u32 {
@@ -155,19 +195,31 @@ impl Schedule<'_> {
     pub fn met(&mut self, args: &[Use]) {
         for arg in args {
             if let Use::Val(r) = arg {
-                self.left[r.node as usize] -= 1;
+                self.meet(r.node);
             }
+        }
+    }
+
+    /// One reference less to a node. A value that is computed again lets go of its operands with its last reader.
+    fn meet(&mut self, n: u32) {
+        self.left[n as usize] -= 1;
+        if self.left[n as usize] == 0 && self.held[n as usize] {
+            self.held[n as usize] = false;
+            let graph = self.graph;
+            graph.nodes[n as usize].args.iter().filter_map(Use::node).for_each(|a| self.meet(a));
         }
     }
 
     fn node(&mut self, n: u32) {
         let graph = self.graph;
         let node = &graph.nodes[n as usize];
+        self.done[n as usize] = true;
         match &node.what {
             What::Input | What::Full | What::Iota => {}
             What::Elementwise(_) => self.elementwise(n),
             What::Reduce(kind, dims) => self.reduce(n, *kind, dims),
             What::Put(map) => self.put(n, *map),
+            What::Concat(dim) => self.concat(n, *dim),
             What::CheckIndex { size, wrap } => {
                 let Use::Val(r) = node.args[0] else { return };
                 let index = self.packed(r);
@@ -211,8 +263,22 @@ impl Schedule<'_> {
     }
 
     fn elementwise(&mut self, n: u32) {
+        self.gather_in(n);
+        self.met(&self.graph.nodes[n as usize].args);
+    }
+
+    /// Makes an elementwise node a member of a group.
+    pub fn gather_in(&mut self, n: u32) {
         let graph = self.graph;
         let node = &graph.nodes[n as usize];
+        self.revive(&node.args);
+        // From here on what is not in the same group has to be in memory.
+        let reads: SmallVec<[u32; 3]> = node.args.iter().filter_map(Use::node).collect();
+        for &read in &reads {
+            if let At::Open(_) = self.at[read as usize] {
+                self.kept[read as usize] = true;
+            }
+        }
         let shape = &node.ty.shape;
         let mut homes: SmallVec<[u32; 3]> = SmallVec::new();
         let mut per_row = false;
@@ -256,7 +322,6 @@ impl Schedule<'_> {
         if homes.is_empty() {
             per_row = false;
             if self.options.fuse {
-                let reads: SmallVec<[u32; 3]> = node.args.iter().filter_map(Use::node).collect();
                 homes.extend(self.neighbour(shape, &reads));
             }
         }
@@ -267,9 +332,28 @@ impl Schedule<'_> {
         for &other in homes.iter().skip(1) {
             self.merge(home, other);
         }
+        for &read in &reads {
+            if self.at[read as usize] == At::Open(home) {
+                self.kept[read as usize] = false;
+            }
+        }
         self.join(home, n, per_row);
         if !self.options.fuse {
             self.emit(home);
+        }
+    }
+
+    /// Computes operands again that were not kept.
+    fn revive(&mut self, args: &[Use]) {
+        let reads: SmallVec<[u32; 3]> = args.iter().filter_map(Use::node).collect();
+        for &read in &reads {
+            if self.at[read as usize] == At::Again {
+                self.gather_in(read);
+            }
+        }
+        // One may have had to make way for another.
+        while let Some(read) = reads.iter().copied().find(|&r| self.at[r as usize] == At::Again) {
+            self.mem(read);
         }
     }
 
@@ -323,7 +407,7 @@ impl Schedule<'_> {
         g
     }
 
-    fn join(&mut self, g: u32, n: u32, per_row: bool) {
+    pub fn join(&mut self, g: u32, n: u32, per_row: bool) {
         let node = &self.graph.nodes[n as usize];
         let group = &mut self.groups[g as usize];
         group.members.push(n);
@@ -334,7 +418,6 @@ impl Schedule<'_> {
         }
         self.at[n as usize] = At::Open(g);
         self.per_row[n as usize] = per_row;
-        self.met(&node.args);
     }
 
     /// An open group of the same shape that reads one of the same values.
@@ -385,11 +468,15 @@ impl Schedule<'_> {
     }
 
     fn close(&mut self, g: u32, fold: Option<(u32, Fold)>, into: &[Into]) {
+        if fold.is_none() {
+            self.pull(g);
+        }
         self.open.retain(|&o| o != g);
         let mut members = std::mem::take(&mut self.groups[g as usize].members);
         members.sort_unstable();
+        let again = self.again(g, &members);
         let stored: SmallVec<[u32; 8]> =
-            members.iter().copied().filter(|&m| self.left[m as usize] > 0).collect();
+            members.iter().copied().filter(|m| self.left[*m as usize] > 0 && !again.contains(m)).collect();
         let (root, fold) = match fold {
             Some((root, fold)) => (Some(root), Some(fold)),
             None => (None, None),
@@ -418,11 +505,11 @@ impl Schedule<'_> {
                 fold.reg = regs[regs.len() - 1];
                 kernel.fold = Some(fold);
             }
-            self.step(instr, Work::Kernel(kernel));
+            self.step_of(instr, &members, Work::Kernel(kernel));
         }
         for m in members {
             if self.at[m as usize] == At::Open(g) {
-                self.at[m as usize] = At::Nowhere;
+                self.at[m as usize] = if again.contains(&m) { At::Again } else { At::Nowhere };
             }
         }
     }
@@ -442,6 +529,8 @@ impl Schedule<'_> {
         let graph = self.graph;
         let node = &graph.nodes[n as usize];
         let Use::Val(r) = node.args[0] else { return };
+        self.revive(&node.args);
+        let kept = std::mem::replace(&mut self.kept[r.node as usize], true);
         let shape = graph.shape(r);
         let dtype = node.ty.dtype;
         let fold = |storage| Fold { kind, dims: dims.clone(), reg: 0, dtype, storage };
@@ -469,11 +558,16 @@ impl Schedule<'_> {
                 Some(g) => g,
                 None => self.open(shape.clone()),
             };
+            if self.at[r.node as usize] == At::Open(home) {
+                self.kept[r.node as usize] = kept;
+            }
             self.groups[home as usize].rows = Some(rows);
             self.join(home, n, true);
+            self.met(&node.args);
             return;
         }
         if let At::Open(g) = self.at[r.node as usize] {
+            self.kept[r.node as usize] = kept;
             if self.is_cheap(g, r.node) {
                 self.met(&node.args);
                 let storage = self.made(n);
@@ -509,20 +603,7 @@ impl Schedule<'_> {
             let node = &self.graph.nodes[todo[done] as usize];
             done += 1;
             let What::Elementwise(calc) = node.what else { return false };
-            let simple = match calc {
-                None | Some(Calc::Where | Calc::Cast) => true,
-                Some(Calc::Fold(_)) => false,
-                Some(Calc::Unary(op)) => {
-                    matches!(
-                        op,
-                        Unary::Neg | Unary::Abs | Unary::Sign | Unary::Sqrt | Unary::Relu | Unary::Not
-                    )
-                }
-                Some(Calc::Binary(op)) => {
-                    !matches!(op, gt_ir::Binary::Pow | gt_ir::Binary::Rem | gt_ir::Binary::FloorDiv)
-                }
-            };
-            if !simple {
+            if !calc.is_none_or(is_light) {
                 return false;
             }
             for read in node.args.iter().filter_map(Use::node) {

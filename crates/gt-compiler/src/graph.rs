@@ -1,11 +1,12 @@
 //! The graph: equal values shared, dead ones dropped, views resolved to index maps over the values they look at.
 
+use crate::CompileOptions;
 use crate::map::Map;
 use crate::plan::{Calc, Num};
 use gt_ir::program::Arg;
 use gt_ir::{Binary, DType, Ints, Kind, Op, ReduceKind, Result, Shape, Structure, Ty, View, bail};
 use smallvec::SmallVec;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher};
 
 /// A value as an operand sees it: a node through a map (`WHOLE` or an index into `Graph::maps`).
@@ -49,6 +50,8 @@ pub enum What {
     Reduce(ReduceKind, Ints),
     /// Writes operand 1 where the map shows in operand 0.
     Put(u32),
+    /// Its operands one after the other along a dimension.
+    Concat(usize),
     /// Fails on an operand that is no index; gives nothing. Whoever relies on it has it as its last operand.
     CheckIndex {
         size: usize,
@@ -90,7 +93,7 @@ pub struct Graph {
 }
 
 impl Graph {
-    pub fn new(structure: &Structure, types: &[Ty]) -> Result<Graph> {
+    pub fn new(structure: &Structure, types: &[Ty], options: CompileOptions) -> Result<Graph> {
         let mut b = Builder {
             graph: Graph {
                 nodes: Vec::with_capacity(types.len() + 4),
@@ -98,7 +101,10 @@ impl Graph {
                 outs: Vec::with_capacity(structure.outs.len()),
             },
             structure,
+            options,
             starts: structure.starts(),
+            met: uses(structure, types.len()),
+            once: HashSet::default(),
             refs: Vec::with_capacity(types.len()),
             seen: HashMap::with_capacity_and_hasher(structure.instrs.len(), Default::default()),
         };
@@ -169,6 +175,17 @@ impl Graph {
     }
 }
 
+/// How often each value is an operand or a live-out.
+fn uses(structure: &Structure, values: usize) -> Vec<u32> {
+    let mut met = vec![0; values];
+    let args = structure.instrs.iter().flat_map(|i| &i.args);
+    let read = args.filter_map(|a| if let Arg::Value(v) = a { Some(*v) } else { None });
+    for v in read.chain(structure.outs.iter().copied()) {
+        met[v as usize] += 1;
+    }
+    met
+}
+
 /// The hashes are good already.
 #[derive(Default)]
 struct Passed(u64);
@@ -183,11 +200,16 @@ impl Hasher for Passed {
     }
 }
 
-struct Builder<'a> {
-    graph: Graph,
+pub(crate) struct Builder<'a> {
+    pub graph: Graph,
     structure: &'a Structure,
+    pub options: CompileOptions,
     /// The first result of every instruction.
     starts: Vec<u32>,
+    /// How often each value of the structure is used.
+    met: Vec<u32>,
+    /// Joined values that are used once.
+    pub once: HashSet<u32, foldhash::fast::FixedState>,
     /// What each value of the structure has become.
     refs: Vec<Ref>,
     /// Instructions by the hash of op and operands.
@@ -195,16 +217,16 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    fn node(&mut self, what: What, instr: u32, ty: Ty, args: Uses) -> u32 {
+    pub fn node(&mut self, what: What, instr: u32, ty: Ty, args: Uses) -> u32 {
         self.graph.nodes.push(Node { what, instr, ty, args, uses: 0, live: false, early: false });
         self.graph.nodes.len() as u32 - 1
     }
 
-    fn whole(&mut self, what: What, instr: u32, ty: &Ty, args: Uses) -> Ref {
+    pub fn whole(&mut self, what: What, instr: u32, ty: &Ty, args: Uses) -> Ref {
         Ref { node: self.node(what, instr, ty.clone(), args), map: WHOLE }
     }
 
-    fn mapped(&mut self, node: u32, map: Map, shape: Shape) -> Ref {
+    pub fn mapped(&mut self, node: u32, map: Map, shape: Shape) -> Ref {
         if shape == self.graph.nodes[node as usize].ty.shape && map.is_whole(&shape) {
             return Ref { node, map: WHOLE };
         }
@@ -278,7 +300,7 @@ impl Builder<'_> {
         let made = match op {
             Op::Full { .. } => self.whole(What::Full, i, ty, args),
             Op::Arange { .. } => self.whole(What::Iota, i, ty, args),
-            Op::Unary(op) => self.whole(What::Elementwise(Some(Calc::Unary(*op))), i, ty, args),
+            Op::Unary(op) => self.elementwise(Calc::Unary(*op), i, ty, args),
             Op::Binary(op) => {
                 let divides = matches!(op, Binary::FloorDiv | Binary::Rem) && ty.dtype.kind() != Kind::Float;
                 let alone = || !structure.instrs.iter().any(|i| matches!(i.op, Op::Collective(_)));
@@ -286,20 +308,22 @@ impl Builder<'_> {
                 if divides && (ty.shape.numel() > 0 || !alone()) {
                     self.guard_divisor(i, ty.dtype, &mut args);
                 }
-                self.whole(What::Elementwise(Some(Calc::Binary(*op))), i, ty, args)
+                self.elementwise(Calc::Binary(*op), i, ty, args)
             }
-            Op::Where => self.whole(What::Elementwise(Some(Calc::Where)), i, ty, args),
+            Op::Where => self.elementwise(Calc::Where, i, ty, args),
             Op::Cast(to) => match args[0] {
                 Use::Val(r) if self.graph.nodes[r.node as usize].ty.dtype == *to => r,
-                _ => self.whole(What::Elementwise(Some(Calc::Cast)), i, ty, args),
+                _ => self.elementwise(Calc::Cast, i, ty, args),
             },
             Op::View(view) => {
-                let start = match args.get(1) {
-                    Some(Use::Num(Num::Slot(k))) => Some(*k),
-                    _ => None,
-                };
                 let r = val(&args, 0)?;
-                self.view(i, r, view, start, ty)
+                match (view, args.get(1)) {
+                    (View::Slice { dim, len, .. }, Some(Use::Num(Num::Const(start)))) => {
+                        self.slice(i, r, *dim, start.as_i64() as usize, *len)
+                    }
+                    (_, Some(Use::Num(Num::Slot(k)))) => self.view(i, r, view, Some(*k), ty),
+                    _ => self.view(i, r, view, None, ty),
+                }
             }
             Op::Flip { dims } => {
                 let r = val(&args, 0)?;
@@ -310,27 +334,45 @@ impl Builder<'_> {
                 self.mapped(r.node, map, ty.shape.clone())
             }
             Op::Reduce { dims, .. } if dims.is_empty() => val(&args, 0)?,
-            Op::Reduce { kind, dims, .. } => self.whole(What::Reduce(*kind, dims.clone()), i, ty, args),
-            Op::Concat { .. } if args.len() == 1 => val(&args, 0)?,
+            Op::Reduce { kind, dims, .. } => {
+                let shape = self.graph.shape(val(&args, 0)?).clone();
+                self.narrow_reads(i, &shape, &mut args);
+                self.whole(What::Reduce(*kind, dims.clone()), i, ty, args)
+            }
+            Op::Concat { dim } => {
+                let parts = (0..args.len()).map(|k| val(&args, k)).collect::<Result<_>>()?;
+                self.joined(i, *dim, parts)
+            }
             Op::Put { path } => {
+                if let Some(put) = self.put_tile(i, path, &args) {
+                    return Ok(put);
+                }
                 let base = self.dense(val(&args, 0)?, i);
-                let starts: SmallVec<[u32; 4]> = args[2..]
+                let starts: SmallVec<[Num; 4]> = args[2..]
                     .iter()
                     .map(|a| match a {
-                        Use::Num(Num::Slot(k)) => *k,
-                        _ => 0,
+                        Use::Num(x) => *x,
+                        Use::Val(_) => Num::Const(0i64.into()),
                     })
                     .collect();
                 let node = self.put(i, base, &ty.shape, path, &starts, args[1]);
                 Ref { node, map: WHOLE }
             }
-            Op::Gather { dim } => {
-                self.guard_index(i, &mut args, *dim, false)?;
-                self.whole(What::Other, i, ty, args)
+            Op::Gather { dim } | Op::Take { dim } => {
+                self.guard_index(i, &mut args, *dim, matches!(op, Op::Take { .. }))?;
+                // Numbers are fetched as they lie and made wider afterwards.
+                let Some(narrow) = self.before_cast(val(&args, 0)?) else {
+                    return Ok(self.whole(What::Other, i, ty, args));
+                };
+                args[0] = Use::Val(narrow);
+                let dtype = self.graph.nodes[narrow.node as usize].ty.dtype;
+                let found = self.whole(What::Other, i, &Ty { dtype, shape: ty.shape.clone() }, args);
+                let cast = What::Elementwise(Some(Calc::Cast));
+                self.whole(cast, i, ty, [Use::Val(found)].into_iter().collect())
             }
-            Op::Take { dim } => {
-                self.guard_index(i, &mut args, *dim, true)?;
-                self.whole(What::Other, i, ty, args)
+            Op::Scatter { dim, mode } if self.is_one_hot(*dim, *mode, &args) => {
+                self.guard_index(i, &mut args, *dim, false)?;
+                self.one_hot(i, *dim, *mode, ty, &args)
             }
             Op::Scatter { dim, .. } | Op::TakePut { dim, .. } => {
                 let base = self.dense(val(&args, 0)?, i);
@@ -343,7 +385,6 @@ impl Builder<'_> {
             Op::Random { .. }
             | Op::Data { .. }
             | Op::Pad { .. }
-            | Op::Concat { .. }
             | Op::ArgReduce { .. }
             | Op::Scan { .. }
             | Op::Matmul { .. }
@@ -365,6 +406,19 @@ impl Builder<'_> {
         Ok(made)
     }
 
+    /// The map `next`, made of `map` by a slice, moved to where the slice starts if that is structure.
+    fn started(&self, map: Map, mut next: Map, view: &View, start: Option<Num>) -> Map {
+        if let (View::Slice { dim, .. }, Some(Num::Const(x))) = (view, start) {
+            next.offset += map.strides[*dim] * x.as_i64() as isize;
+        }
+        next
+    }
+
+    /// True if instruction `i` has one result that is used once.
+    pub fn used_once(&self, i: u32) -> bool {
+        self.met[self.starts[i as usize] as usize] == 1
+    }
+
     fn view(&mut self, i: u32, r: Ref, view: &View, start: Option<u32>, ty: &Ty) -> Ref {
         let node = &self.graph.nodes[r.node as usize];
         if matches!(node.what, What::Full) {
@@ -380,7 +434,7 @@ impl Builder<'_> {
     }
 
     /// Writes `value` where `path` shows in `base`, looked at in `shape`.
-    fn put(&mut self, i: u32, base: u32, shape: &Shape, path: &[View], starts: &[u32], value: Use) -> u32 {
+    fn put(&mut self, i: u32, base: u32, shape: &Shape, path: &[View], starts: &[Num], value: Use) -> u32 {
         let dtype = self.graph.nodes[base as usize].ty.dtype;
         let ty = Ty { dtype, shape: shape.clone() };
         let (mut map, mut seen, mut value) = (Map::dense(shape), shape.clone(), value);
@@ -388,8 +442,9 @@ impl Builder<'_> {
         for (j, view) in path.iter().enumerate() {
             let start = view.has_start().then(|| starts[used]);
             used += start.is_some() as usize;
-            match map.viewed(view, &mut seen, start) {
-                Some(next) => map = next,
+            let slot = if let Some(Num::Slot(k)) = start { Some(k) } else { None };
+            match map.viewed(view, &mut seen, slot) {
+                Some(next) => map = self.started(map, next, view, start),
                 None => {
                     // Strides cannot say the rest: change a copy of what is seen so far, and put that.
                     let r = self.mapped(base, map.clone(), seen.clone());
@@ -445,7 +500,7 @@ impl Builder<'_> {
     }
 }
 
-fn val(args: &Uses, i: usize) -> Result<Ref> {
+pub(crate) fn val(args: &Uses, i: usize) -> Result<Ref> {
     match args.get(i) {
         Some(Use::Val(r)) => Ok(*r),
         _ => bail!(Value, "program: operand {i} must be a tensor"),

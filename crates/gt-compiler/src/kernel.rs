@@ -106,15 +106,17 @@ impl Schedule<'_> {
             }
             let spread = !per_row
                 && node.args.iter().filter_map(Use::node).any(|a| inside(a) && self.per_row[a as usize]);
+            let calc = if spread { calc.or(Some(Calc::Cast)) } else { calc };
             regs[k] = match calc {
-                None if spread => {
-                    code.push(Code { calc: Calc::Cast, dtype: node.ty.dtype, args, row: false });
-                    CODE + code.len() as Reg - 1
-                }
                 None => args[0],
                 Some(calc) => {
-                    code.push(Code { calc, dtype: node.ty.dtype, args, row: per_row });
-                    CODE + code.len() as Reg - 1
+                    let made = Code { calc, dtype: node.ty.dtype, args, row: per_row };
+                    // Casts are repeated for readers that may turn out to share a kernel.
+                    let same = code.iter().position(|c| *c == made);
+                    CODE + same.unwrap_or_else(|| {
+                        code.push(made);
+                        code.len() - 1
+                    }) as Reg
                 }
             };
         }
@@ -221,6 +223,7 @@ impl Schedule<'_> {
         match (&node.what, self.at[r.node as usize]) {
             (What::Full, _) => Source::Num(num(0)),
             (_, At::Mem(storage)) => Source::Mem { storage, map: map(*r) },
+            (_, At::Again) => unreachable!("computed again before it is read"),
             _ => Source::Iota { start: num(0), step: num(1), map: map(*r) },
         }
     }

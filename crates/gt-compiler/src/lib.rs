@@ -1,14 +1,17 @@
 //! Program -> graph -> plan. Knows no device: a backend turns the plan's steps into work.
 //!
 //! `expand` writes out composites that the backend does not take whole, `graph` shares and drops values and turns views
-//! into index maps, `fuse` groups elementwise work into kernels and orders the steps, `kernel` writes those, `steps` all
+//! into index maps, `moves` takes slices and joins through elementwise work, `fuse` groups elementwise work into kernels and orders the steps, `kernel` writes those, `steps` all
 //! others, `place` gives every value its memory. What comes out is a [`Plan`].
 
 mod expand;
 mod fuse;
 mod graph;
+mod keep;
 mod kernel;
+mod label;
 pub mod map;
+mod moves;
 mod place;
 pub mod plan;
 mod steps;
@@ -31,11 +34,28 @@ pub struct CompileOptions {
     /// Which composites the backend takes whole, by their first operand; the others are expanded. Only softmax and
     /// attention have steps.
     pub takes: fn(&Op, &Ty) -> bool,
+    /// Values of at most this many cheap instructions are computed again by their readers rather than kept.
+    pub again: usize,
+    /// Functions such as exp count as cheap.
+    pub free_math: bool,
+    /// A scatter of one element per row becomes a comparison that fuses with the work around it.
+    pub one_hot: bool,
+    /// What is cut and joined in stretches of at least this many elements is computed piece by piece.
+    pub least_run: usize,
 }
 
 impl Default for CompileOptions {
     fn default() -> CompileOptions {
-        CompileOptions { fuse: true, apart: false, longest_row: 16 << 10, takes: |_, _| false }
+        CompileOptions {
+            fuse: true,
+            apart: false,
+            longest_row: 16 << 10,
+            takes: |_, _| false,
+            again: 3,
+            free_math: false,
+            one_hot: false,
+            least_run: 8,
+        }
     }
 }
 
@@ -47,6 +67,9 @@ pub fn compile(structure: &Structure, types: &[Ty], options: CompileOptions) -> 
     let mut plan = compile_all(&expanded.structure, &expanded.types, Some(&expanded.origins), options)?;
     for step in &mut plan.steps {
         step.instr = expanded.origins[step.instr as usize];
+        step.fused.iter_mut().for_each(|i| *i = expanded.origins[*i as usize]);
+        step.fused.dedup();
+        step.fused.retain(|i| *i != step.instr);
     }
     Ok(plan)
 }
@@ -58,7 +81,7 @@ fn compile_all(
     origins: Option<&[u32]>,
     options: CompileOptions,
 ) -> Result<Plan> {
-    let graph = graph::Graph::new(structure, types)?;
+    let graph = graph::Graph::new(structure, types, options)?;
     let draft = fuse::schedule(&graph, structure, origins, options);
     Ok(place::place(draft, structure))
 }

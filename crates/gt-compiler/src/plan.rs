@@ -77,6 +77,8 @@ impl Num {
 pub struct Step {
     /// The (last) instruction it does.
     pub instr: u32,
+    /// The other instructions whose work is fused into it, for whoever asks where time went.
+    pub fused: Vec<u32>,
     pub work: Work,
 }
 
@@ -250,6 +252,8 @@ pub struct Matmul {
     pub a: Tensor,
     pub b: Tensor,
     pub bias: Option<Tensor>,
+    /// `f32` operands may be rounded to TF32 where that is quicker.
+    pub tf32: bool,
     pub out: u32,
 }
 
@@ -297,7 +301,7 @@ pub enum Source {
 }
 
 /// One instruction of a kernel. Its result is rounded to `dtype`.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Code {
     pub calc: Calc,
     pub dtype: DType,

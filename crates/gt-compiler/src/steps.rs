@@ -12,7 +12,18 @@ impl Schedule<'_> {
     pub fn mem(&mut self, n: u32) -> u32 {
         match self.at[n as usize] {
             At::Mem(storage) => return storage,
-            At::Open(g) => self.emit(g),
+            At::Open(g) => {
+                self.kept[n as usize] = true;
+                self.emit(g);
+            }
+            At::Again => {
+                // Read in a way that needs memory after all.
+                self.kept[n as usize] = true;
+                self.gather_in(n);
+                if let At::Open(g) = self.at[n as usize] {
+                    self.emit(g);
+                }
+            }
             At::Nowhere => {}
         }
         if let At::Mem(storage) = self.at[n as usize] {
@@ -104,6 +115,9 @@ impl Schedule<'_> {
                 .filter(|&g| self.groups[g as usize].reads.contains(&base))
                 .collect();
             for g in readers {
+                // What they compute from the base cannot be computed again.
+                let members = self.groups[g as usize].members.clone();
+                members.iter().for_each(|&m| self.kept[m as usize] = true);
                 self.emit(g);
             }
             match self.draft.storages[from as usize].place {
@@ -128,6 +142,7 @@ impl Schedule<'_> {
         let (Use::Val(base), value) = (node.args[0], node.args[1]) else { return };
         let dtype = node.ty.dtype;
         let (to, shape) = &graph.maps[map as usize];
+        self.keep_open(&node.args);
         if let Use::Val(r) = value
             && let Some(g) = self.open_member(r)
             && graph.shape(r) == shape
@@ -171,16 +186,27 @@ impl Schedule<'_> {
         self.store(node.instr, load, shape, storage, to.clone());
     }
 
+    /// Sees to it that operands which are being computed are there to be read, whichever group has to be closed meanwhile.
+    fn keep_open(&mut self, args: &[Use]) {
+        for read in args.iter().filter_map(Use::node) {
+            if let At::Open(_) = self.at[read as usize] {
+                self.kept[read as usize] = true;
+            }
+        }
+    }
+
     /// Joins operands; those that are being computed are written where they belong at once.
-    fn concat(&mut self, n: u32, dim: usize) {
+    pub fn concat(&mut self, n: u32, dim: usize) {
         let graph = self.graph;
         let node = &graph.nodes[n as usize];
         let dtype = node.ty.dtype;
         let whole = Map::dense(&node.ty.shape);
         let parts: SmallVec<[Ref; 4]> =
             node.args.iter().filter_map(|a| if let Use::Val(r) = a { Some(*r) } else { None }).collect();
+        self.keep_open(&node.args);
         for r in &parts {
-            if self.open_member(*r).is_none() {
+            let number = matches!(graph.nodes[r.node as usize].what, What::Full | What::Iota);
+            if self.open_member(*r).is_none() && !number {
                 self.mem(r.node);
             }
         }
@@ -242,7 +268,6 @@ impl Schedule<'_> {
                 let load = Load { dtype, from: Source::Mem { storage: x.storage, map: x.map }, row: false };
                 return self.store(node.instr, load, &x.shape, out, inside);
             }
-            Op::Concat { dim } => return self.concat(n, *dim),
             Op::ArgReduce { kind, dim, .. } => {
                 let x = self.packed(val(0));
                 Work::ArgReduce { kind: *kind, dim: *dim, x, out: self.made(n) }
@@ -287,7 +312,7 @@ impl Schedule<'_> {
                 let work = Together { axis: c.axis, what: c.what.clone(), xs, outs };
                 Work::Collective(Box::new(work))
             }
-            Op::Matmul { ta, tb } => self.matmul(n, *ta, *tb),
+            Op::Matmul { ta, tb, tf32 } => self.matmul(n, [*ta, *tb, *tf32]),
             Op::Gather { dim } => {
                 let (x, index) = (self.packed(val(0)), self.packed(val(1)));
                 Work::Gather { dim: *dim, x, index, out: self.made(n) }
@@ -329,6 +354,7 @@ impl Schedule<'_> {
             | Op::View(_)
             | Op::Flip { .. }
             | Op::Put { .. }
+            | Op::Concat { .. }
             | Op::Reduce { .. } => unreachable!("has a node kind of its own"),
             Op::RmsNorm { .. }
             | Op::LayerNorm { .. }
@@ -342,7 +368,7 @@ impl Schedule<'_> {
         self.step(node.instr, work);
     }
 
-    fn matmul(&mut self, n: u32, ta: bool, tb: bool) -> Work {
+    fn matmul(&mut self, n: u32, [ta, tb, tf32]: [bool; 3]) -> Work {
         let graph = self.graph;
         let node = &graph.nodes[n as usize];
         let shape = &node.ty.shape;
@@ -400,6 +426,6 @@ impl Schedule<'_> {
             m *= count;
         }
         let out = self.made(n);
-        Work::Matmul(Box::new(Matmul { batch, m, rows, n: cols, k, a, b, bias, out }))
+        Work::Matmul(Box::new(Matmul { batch, m, rows, n: cols, k, a, b, bias, tf32, out }))
     }
 }

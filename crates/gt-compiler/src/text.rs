@@ -96,7 +96,8 @@ impl fmt::Display for Work {
             }
             Work::CheckNonzero { divisor, dtype } => write!(f, "check {dtype} {divisor} is not zero"),
             Work::Matmul(mm) => {
-                write!(f, "s{} = matmul {}x{}x{} {} @ {}", mm.out, mm.m, mm.k, mm.n, mm.a, mm.b)?;
+                let tf32 = if mm.tf32 { " tf32" } else { "" };
+                write!(f, "s{} = matmul {}x{}x{}{tf32} {} @ {}", mm.out, mm.m, mm.k, mm.n, mm.a, mm.b)?;
                 mm.bias.iter().try_for_each(|t| write!(f, " + {t}"))
             }
             Work::Attention(a) => {

@@ -155,7 +155,9 @@ impl Default for LocalHub {
 
 impl Hub {
     fn step(self: &Arc<Hub>, state: &mut State, event: Event) {
-        let now = state.started.elapsed().as_millis() as u64;
+        let elapsed = state.started.elapsed();
+        let now = elapsed.as_millis() as u64;
+        state.machine.clock(elapsed.as_micros() as u64);
         let mut actions = std::mem::take(&mut state.actions);
         state.machine.step(now, event, &mut actions);
         for action in actions.drain(..) {

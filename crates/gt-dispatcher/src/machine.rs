@@ -6,9 +6,11 @@ mod invariants;
 mod log;
 mod mesh;
 mod message;
+mod observe;
 mod pool;
 mod report;
 mod session;
+mod signals;
 mod stats;
 
 pub use session::{Session, Tensor};
@@ -21,6 +23,7 @@ use gt_net::msg::{
 };
 use log::Log;
 use mesh::Meshes;
+use observe::Observers;
 use pool::Pool;
 use stats::Asks;
 use std::collections::BTreeMap;
@@ -140,6 +143,7 @@ pub struct Machine {
     asks: Asks,
     meshes: Meshes,
     log: Log,
+    observers: Observers,
     /// Something waits for time to pass.
     wants_tick: bool,
 }
@@ -166,6 +170,7 @@ impl Machine {
             checked: Checked::default(),
             asks: Asks::default(),
             meshes: Meshes::default(),
+            observers: Observers::default(),
             wants_tick: false,
         }
     }
@@ -195,6 +200,9 @@ impl Machine {
             }
             Event::Client(session, ClientMsg::Bye) => self.end(now_ms, session, "goodbye", out),
             Event::Client(session, ClientMsg::Stats { req }) => self.ask_stats(now_ms, session, req, out),
+            Event::Client(id, ClientMsg::Watch { scope, detail, every_ms }) => {
+                self.watch(now_ms, id, scope, detail, every_ms, out)
+            }
             Event::Client(id, message) => {
                 self.with_session(now_ms, id, out, |session, cx| session.message(message, cx))
             }
@@ -212,6 +220,14 @@ impl Machine {
             }
             Event::Tick => self.tick(now_ms, out),
         }
+        if self.log.is_full() {
+            self.flush_traces(out);
+        }
+    }
+
+    /// The time of the next step in microseconds, for the log.
+    pub fn clock(&mut self, now_us: u64) {
+        self.log.clock(now_us);
     }
 
     /// True if a `Tick` within the next 100 ms or so would be of use.
@@ -267,6 +283,7 @@ impl Machine {
     fn end(&mut self, now: u64, id: SessionId, why: &str, out: &mut Vec<Action>) {
         let Some(mut session) = self.sessions.remove(&id) else { return };
         self.asks.forget(id);
+        self.unwatch(id, out);
         let (_, mut cx) = self.split(now, out);
         session.end(&mut cx);
         session.note(&mut cx, "DISCONNECT", None, "Session", 0, || why.to_string());
@@ -277,6 +294,7 @@ impl Machine {
             format!("{} on {}, {} threads", info.backend, info.device, info.threads)
         });
         self.pool.add(worker, info);
+        self.watch_worker(worker, out);
         let waiting: Vec<_> = self.sessions.values().filter(|s| s.is_held()).map(|s| s.id).collect();
         for id in waiting {
             self.with_session(now, id, out, |session, cx| session.release(cx));
@@ -304,6 +322,8 @@ impl Machine {
                 s.worker_lines(cx, lines);
                 Ok(())
             }),
+            WorkerMsg::Gauge(gauge) => self.gauge(worker, *gauge),
+            WorkerMsg::Events { now_us, events } => self.events(now, worker, now_us, events, out),
             WorkerMsg::Stats { req, stats } => {
                 if let Some(ask) = self.asks.answered(req, worker, stats) {
                     self.answer_stats(ask, out);
@@ -314,6 +334,8 @@ impl Machine {
 
     fn worker_gone(&mut self, now: u64, worker: WorkerId, reason: &str, out: &mut Vec<Action>) {
         let Some(lost) = self.pool.remove(worker) else { return };
+        self.forget_worker(worker);
+        self.log.trouble(now, &lost.info.name, format!("lost: {reason}"));
         self.log.line(now, out, "DISCONNECT", &format!("WORKER {}", lost.info.name), "Worker", 0, || {
             reason.to_string()
         });
@@ -339,5 +361,6 @@ impl Machine {
             self.answer_stats(ask, out);
         }
         self.wants_tick |= !self.asks.is_empty();
+        self.tick_observers(now, out);
     }
 }

@@ -144,6 +144,7 @@ impl Shell {
 
     fn step(&mut self, event: Event, out: &mut Outbox) {
         let mut actions = std::mem::take(&mut self.actions);
+        self.machine.clock(out.now_us());
         self.machine.step(out.now_ms(), event, &mut actions);
         for action in actions.drain(..) {
             match action {

@@ -162,7 +162,7 @@ unary_table! {
         |b, g, s| { let c = b.un(Unary::Cos, s.arg(0)?)?; b.mul(g, &c).map(Some) };
     Cos "COS" Float, |x| x.cos(), NO_INT, "cos(x)", (-4.0, 4.0), [x],
         |b, g, s| { let c = b.un(Unary::Sin, s.arg(0)?)?; let c = b.un(Unary::Neg, &c)?; b.mul(g, &c).map(Some) };
-    Tanh "TANH" Float, |x| x.tanh(), NO_INT, "tanh(x)", (-2.0, 2.0), [y],
+    Tanh "TANH" Float, |x| x.tanh(), NO_INT, "gt_tanh(x)", (-2.0, 2.0), [y],
         |b, g, s| { let y = s.out(0)?; let y2 = b.mul(y, y)?; let d = b.bin(Binary::Sub, 1.0, &y2)?; b.mul(g, &d).map(Some) };
     Sigmoid "SIGMOID" Float, |x| x.sigmoid(), NO_INT, "T(1) / (T(1) + exp(-x))", (-4.0, 4.0), [y],
         |b, g, s| {
@@ -179,8 +179,7 @@ unary_table! {
             b.mul(g, &d).map(Some)
         };
     GeluGrad "GELUGRAD" Float, |x| x.gelu_grad(), NO_INT,
-        "T(0.5) * (T(1) + erf(x * T(0.70710678118654752440))) + x * (T(0.39894228040143267794) * exp(T(-0.5) * x * x))",
-        (-3.0, 3.0), [x],
+        "gt_gelu_grad(x)", (-3.0, 3.0), [x],
         |b, g, s| {
             let x = s.arg(0)?;
             let x2 = b.mul(x, x)?;

@@ -196,7 +196,7 @@ pub fn vjp<B: Build>(
             let d = scan_grad(b, *kind, *dim, s, g)?;
             one(Some(d))
         }
-        Op::Matmul { ta, tb } => matmul_grad(b, *ta, *tb, s, g, [want(0), want(1), want(2)]),
+        Op::Matmul { ta, tb, tf32 } => matmul_grad(b, [*ta, *tb, *tf32], s, g, [want(0), want(1), want(2)]),
         Op::Gather { dim } => {
             let zeros = b.full(&s.ty(0)?.clone(), 0.0)?;
             let add = Op::Scatter { dim: *dim, mode: ScatterMode::Add };
@@ -336,15 +336,14 @@ fn scan_grad<B: Build>(b: &mut B, kind: ScanKind, dim: usize, s: &Saved<B::V>, g
 
 fn matmul_grad<B: Build>(
     b: &mut B,
-    ta: bool,
-    tb: bool,
+    [ta, tb, tf32]: [bool; 3],
     s: &Saved<B::V>,
     g: &B::V,
     want: [bool; 3],
 ) -> Result<Grads<B::V>> {
     let mut out: Grads<B::V> = SmallVec::from_elem(None, s.args.len());
     let mut product = |b: &mut B, l: Operand<B::V>, r: Operand<B::V>, ta, tb, i: usize| -> Result<()> {
-        let d = b.emit(Op::Matmul { ta, tb }, smallvec![l, r])?;
+        let d = b.emit(Op::Matmul { ta, tb, tf32 }, smallvec![l, r])?;
         out[i] = Some(b.sum_to(&d, &s.ty(i)?.shape)?);
         Ok(())
     };

@@ -262,7 +262,7 @@ fn infer_any(op: &Op, args: &[ArgTy]) -> Result<Ty> {
             dim_in(name, *dim, &x.shape)?;
             x.clone()
         }
-        Op::Matmul { ta, tb } => matmul(name, *ta, *tb, args)?,
+        Op::Matmul { ta, tb, .. } => matmul(name, *ta, *tb, args)?,
         Op::Gather { dim } => {
             count(2)?;
             let (x, index) = (val(0)?, val(1)?);

@@ -245,7 +245,7 @@ pub fn legal(op: &Op, args: &[ArgTy], outs: &[Ty]) -> Vec<Rule> {
                 r.add(SUM, |_, _| SUM);
             }
         }
-        Op::Matmul { ta, tb } => matmul_rules(&mut r, *ta, *tb, &out.shape),
+        Op::Matmul { ta, tb, .. } => matmul_rules(&mut r, *ta, *tb, &out.shape),
         Op::Gather { dim } => {
             let (Some(x), Some(index)) = (shape_of(0), shape_of(1)) else { return r.list };
             for d in 0..x.len() {

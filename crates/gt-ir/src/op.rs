@@ -120,8 +120,9 @@ pub enum Op {
     Scan { kind: ScanKind, dim: usize },
 
     /// (a, b) or (a, b, bias). Matrix product of the last two dimensions; leading ones broadcast. `ta`/`tb` say that
-    /// the operand is stored transposed. Rounds once, bias included.
-    Matmul { ta: bool, tb: bool },
+    /// the operand is stored transposed. Rounds once, bias included. `tf32` lets a device with TF32 take `f32` operands
+    /// with 10 bits of mantissa, for speed; it says nothing for other types.
+    Matmul { ta: bool, tb: bool, tf32: bool },
 
     /// (x, index). PyTorch's `gather`: ranks agree, the result has the index's shape.
     Gather { dim: usize },
@@ -164,6 +165,9 @@ pub enum Op {
     /// (x, ...) -> one result per operand. What the parts of a mesh axis do together; only the dispatcher writes these.
     Collective(Collective),
 }
+
+/// More tiles than this and their starts are slots.
+const MAX_TILES: usize = 4;
 
 /// How many numbers come before the tensors of an SGD step.
 pub const SGD_NUMBERS: usize = 4;
@@ -245,12 +249,31 @@ impl Op {
 
     /// True if operand `i`, a number, is a slot from the start (C4): its value never enters the plan key.
     pub fn slot_arg(&self, i: usize) -> bool {
+        matches!(self, Op::Random { .. } | Op::Data { .. }) || self.start_arg(i)
+    }
+
+    /// True if operand `i` is where a slice starts: a slot, or structure where `is_tile` says so.
+    pub fn start_arg(&self, i: usize) -> bool {
         match self {
-            Op::Random { .. } | Op::Data { .. } => true,
             Op::View(View::Slice { .. }) => i == 1,
             Op::Put { .. } => i >= 2,
             _ => false,
         }
+    }
+
+    /// True if a slice of an operand of `shape`, or a put into it, that starts at `start` is one of few tiles of the
+    /// last dimension: the halves of rotary embeddings and gates, the parts of a fused projection. Such a start is
+    /// structure, so that the compiler sees which elements it shows.
+    pub fn is_tile(&self, shape: &Shape, start: i64) -> bool {
+        let view = match self {
+            Op::View(view) => view,
+            Op::Put { path } if path.len() == 1 => &path[0],
+            _ => return false,
+        };
+        let View::Slice { dim, len, step: 1 } = view else { return false };
+        let (Some(&size), Ok(start)) = (shape.last(), usize::try_from(start)) else { return false };
+        let tiles = *len > 1 && size % len == 0 && size / len <= MAX_TILES;
+        dim + 1 == shape.len() && tiles && start % len == 0 && start < size
     }
 
     /// True if a number as operand `i` may become a slot when it comes back changed (C4). Exponents and fills
@@ -260,6 +283,7 @@ impl Op {
             Op::Binary(Binary::Pow) => i == 0,
             Op::Binary(_) | Op::Where => true,
             Op::Scatter { .. } | Op::Put { .. } => true,
+            Op::View(View::Slice { .. }) => i == 1,
             Op::Attention { .. } | Op::AttentionGrad { .. } | Op::Sgd { .. } | Op::Adam { .. } => true,
             _ => false,
         }

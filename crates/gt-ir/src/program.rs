@@ -2,6 +2,7 @@
 
 use crate::infer::{ArgTy, Types, infer_all};
 use crate::op::Op;
+use crate::signal::Mark;
 use crate::{Result, Scalar, Ty, bail};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -58,6 +59,11 @@ pub struct Structure {
     pub outs: Vec<u32>,
     /// How many slots the binding must bring.
     pub slots: u32,
+    /// What signals say about its values, in order of value; a later mark of the same value counts. Workers
+    /// ignore them.
+    pub marks: Vec<Mark>,
+    /// A boundary to be compiled at once (`compile: true`): its best plan is made before its first run.
+    pub at_once: bool,
 }
 
 /// What fills a slot.
@@ -111,6 +117,9 @@ impl Structure {
                 bail!(Value, "program: live-out {out} of {} values", types.len());
             }
         }
+        if let Some(mark) = self.marks.iter().find(|m| m.value as usize >= types.len()) {
+            bail!(Value, "program: a mark on value {} of {}", mark.value, types.len());
+        }
         Ok(types)
     }
 
@@ -135,6 +144,10 @@ impl Structure {
                     Some(ty) => ArgTy::Val(ty),
                     None => bail!(Value, "program: instruction {i} reads value {v} before it is written"),
                 },
+                Arg::Const(start) if instr.op.start_arg(j) => {
+                    self.check_start(i, instr, start.as_i64(), types)?;
+                    ArgTy::Num
+                }
                 Arg::Const(_) if instr.op.slot_arg(j) => {
                     bail!(Value, "program: instruction {i} ({}) needs a slot as operand {j}", instr.op.text())
                 }
@@ -144,6 +157,18 @@ impl Structure {
             });
         }
         infer_all(&instr.op, &args)
+    }
+
+    /// Fails unless a start that is structure is one that may be, and shows what is there.
+    fn check_start(&self, i: usize, instr: &Instr, start: i64, types: &[Ty]) -> Result<()> {
+        let shape = match instr.args.first() {
+            Some(Arg::Value(v)) => types.get(*v as usize).map(|ty| &ty.shape),
+            _ => None,
+        };
+        match shape {
+            Some(shape) if instr.op.is_tile(shape, start) => Ok(()),
+            _ => bail!(Value, "program: instruction {i} ({}) needs a slot as its start", instr.op.text()),
+        }
     }
 }
 
@@ -192,7 +217,7 @@ impl Structure {
         }
         let inputs = self.inputs.iter().map(|i| Input { ty: i.ty.clone(), dies: false }).collect();
         let live = outs.iter().map(|&k| number[self.outs[k] as usize]).collect();
-        Some(Without { structure: Structure { inputs, instrs, outs: live, slots: self.slots }, kept, outs })
+        Some(Without { structure: Structure { inputs, instrs, outs: live, slots: self.slots, ..Default::default() }, kept, outs })
     }
 }
 
@@ -241,6 +266,9 @@ impl Program {
             }
             let first = if matches!(instr.op, Op::Put { .. }) { 2 } else { 1 };
             for (k, (size, span)) in starts.into_iter().enumerate() {
+                if let Some(Arg::Const(_)) = instr.args.get(first + k) {
+                    continue;
+                }
                 let start = match self.slot(instr.args.get(first + k)) {
                     Some(Slot::Num(x)) => x.as_i64(),
                     _ => bail!(Value, "program: instruction {i} needs a number as slice start"),

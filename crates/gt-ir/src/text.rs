@@ -91,7 +91,10 @@ fn attrs(op: &Op) -> Vec<(&'static str, Attr)> {
             vec![("dim", int(*dim)), ("keepdim", Attr::Flag(*keepdim))]
         }
         Op::Scan { kind: ScanKind::Sum | ScanKind::Prod, dim } => vec![("dim", int(*dim))],
-        Op::Matmul { ta, tb } => vec![("ta", Attr::Flag(*ta)), ("tb", Attr::Flag(*tb))],
+        Op::Matmul { ta, tb, tf32 } => {
+            let quick = tf32.then_some(("tf32", Attr::Flag(true)));
+            [("ta", Attr::Flag(*ta)), ("tb", Attr::Flag(*tb))].into_iter().chain(quick).collect()
+        }
         Op::Scatter { dim, mode } | Op::TakePut { dim, mode } => {
             vec![("dim", int(*dim)), ("mode", Attr::Mode(*mode))]
         }

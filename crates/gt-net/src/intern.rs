@@ -255,6 +255,7 @@ mod tests {
             instrs: (0..instrs).map(add).collect(),
             outs: vec![instrs as u32],
             slots: 0,
+            ..Default::default()
         };
         let (key, structure) = (structure.key(), Arc::new(structure));
         let frees = vec![TensorId(9)];

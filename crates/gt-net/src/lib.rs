@@ -17,6 +17,7 @@ pub mod intern;
 pub mod link;
 mod listen;
 pub mod msg;
+pub mod observe;
 mod outbox;
 pub mod peer;
 mod peer_io;

@@ -3,6 +3,8 @@
 use crate::bulk::{Endpoint, Ticket};
 use crate::compiling::Compiling;
 use crate::process::Process;
+use crate::observe::{Detail, Gauge, Scope, Snapshot, WorkEvent};
+use gt_ir::signal::SignalSpec;
 use gt_ir::{Error, Program, TensorId, Ty};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -134,12 +136,23 @@ pub enum ClientMsg {
     Sync {
         seq: u64,
     },
+    /// More signals for the session's table, numbered on from those it has. Marks refer to them, so they come first.
+    Signals {
+        specs: Vec<SignalSpec>,
+    },
     /// Asks for counters of the session and its workers.
     Stats {
         req: u64,
     },
     /// The client is done; its tensors may go.
     Bye,
+    /// Asks to be shown what the system does, from now on: a `Snapshot` every so many milliseconds (never if 0), and
+    /// `Trace` lines as the detail says. One that only watches is not counted among the clients.
+    Watch {
+        scope: Scope,
+        detail: Detail,
+        every_ms: u32,
+    },
 }
 
 /// A piece of a tensor that several workers hold: where it begins in every dimension, and its sizes.
@@ -215,6 +228,12 @@ pub enum SessionMsg {
     /// The session cannot go on.
     Fatal {
         error: Error,
+    },
+    /// The system at one moment, for a client that watches.
+    Snapshot(Box<Snapshot>),
+    /// Lines in the instruction log's form, for a client that watches.
+    Trace {
+        lines: Vec<String>,
     },
 }
 
@@ -337,6 +356,13 @@ pub enum WorkerCmd {
     Stats {
         req: u64,
     },
+    /// How closely a session is watched, or all of them.
+    Observe {
+        session: Option<SessionId>,
+        detail: Detail,
+    },
+    /// Asks for the counters that cost nothing.
+    Gauge,
 }
 
 /// A plan that a worker has made.
@@ -389,6 +415,12 @@ pub enum WorkerMsg {
     Stats {
         req: u64,
         stats: WorkerStats,
+    },
+    Gauge(Box<Gauge>),
+    /// What happened since the last of these, on a worker whose clock stands at `now_us`.
+    Events {
+        now_us: u64,
+        events: Vec<WorkEvent>,
     },
 }
 

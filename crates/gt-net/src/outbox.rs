@@ -75,6 +75,11 @@ impl Outbox {
         self.started.elapsed().as_millis() as Millis
     }
 
+    /// Microseconds since the server started.
+    pub fn now_us(&self) -> u64 {
+        self.started.elapsed().as_micros() as u64
+    }
+
     /// Sends a message. To a peer that is cut it goes when the peer is back; to one that is gone, nowhere.
     pub fn send(&mut self, peer: PeerId, payload: impl Into<bytes::Bytes>) {
         let now = self.now_ms();

@@ -9,8 +9,10 @@ mod dtype;
 mod errors;
 mod functions;
 mod nn;
+mod precision;
 mod print;
 mod session;
+mod signal;
 mod source;
 mod start;
 mod tensor;
@@ -47,10 +49,17 @@ mod _gt {
         smooth_l1_loss, tensordot,
     };
     #[pymodule_export]
+    use crate::precision::{get_float32_matmul_precision, set_float32_matmul_precision};
+    #[pymodule_export]
     use crate::session::{
         _finish, _is_host_only, _save_program, _set_host_only, _stats, _tape, PySession, connect,
         current_session, disconnect, get_rng_state, gpu_workers, main, manual_seed, open_session,
         set_rng_state, synchronize,
+    };
+    #[pymodule_export]
+    use crate::signal::{
+        _signal_all, _signal_apply, _signal_clear, _signal_enter, _signal_exit, _signal_fits, _signal_load,
+        _signal_name, _signal_patterns, _signal_register, _signal_stage, _signal_tensor, _signal_version,
     };
     #[pymodule_export]
     use crate::tensor::{_rebuild, PyTensor};

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The system inside this process, once started, and the fork generation it belongs to.
 static LOCAL: Mutex<Option<(u64, Arc<Local>)>> = Mutex::new(None);
-/// How many workers it has or will have, once `gpu_workers` was called.
+/// How many workers it has or will have, where `gpu_workers` said so.
 static WORKERS: Mutex<Option<usize>> = Mutex::new(None);
 
 /// The fork generation of a data-loader worker, which makes host tensors and starts nothing (C12).
@@ -66,7 +66,7 @@ fn local() -> Result<Arc<Local>> {
             Ok(n) if n > 0 => n,
             _ => gt_ir::bail!(Value, "GT_WORKERS: expected a number of workers, got {text:?}"),
         },
-        (None, _) => 1,
+        (None, _) => gt_cli::local::default_workers(),
     };
     let started = Local::start(count)?;
     // The parent's system is not ours to end: its threads are not in this process.

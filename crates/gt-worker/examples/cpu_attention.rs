@@ -76,16 +76,17 @@ fn main() {
         let types = [[b * h, t, d], [b * h, s, d], [b * h, s, d]].map(|dims| Ty::new(DType::F32, dims));
         let factor = Arg::Const(Scalar::Float(x.scale));
         let steps = vec![
-            (Op::Matmul { ta: false, tb: true }, vec![Arg::Value(0), Arg::Value(1)]),
+            (Op::Matmul { ta: false, tb: true, tf32: false }, vec![Arg::Value(0), Arg::Value(1)]),
             (Op::Binary(Binary::Mul), vec![Arg::Value(3), factor]),
             (Op::Softmax { dim: 2 }, vec![Arg::Value(4)]),
-            (Op::Matmul { ta: false, tb: false }, vec![Arg::Value(5), Arg::Value(2)]),
+            (Op::Matmul { ta: false, tb: false, tf32: false }, vec![Arg::Value(5), Arg::Value(2)]),
         ];
         let structure = Arc::new(Structure {
             inputs: types.iter().map(|ty| Input { ty: ty.clone(), dies: false }).collect(),
             instrs: steps.into_iter().map(|(op, args)| Instr { op, args: args.into() }).collect(),
             outs: vec![6],
             slots: 0,
+            ..Default::default()
         });
         let plan = backend
             .compile(&structure, &structure.check().expect("well formed"), Effort::Quick)

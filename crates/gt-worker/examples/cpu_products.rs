@@ -22,6 +22,7 @@ fn structure(inputs: &[Ty], op: Op, args: Vec<Arg>, slots: u32) -> Arc<Structure
         instrs: vec![Instr { op, args: args.into() }],
         outs: vec![inputs.len() as u32],
         slots,
+        ..Default::default()
     })
 }
 
@@ -93,7 +94,7 @@ fn main() {
         let bt = Ty::new(dtype, if tb { [b, n, k] } else { [b, k, n] });
         let s = structure(
             &[at.clone(), bt.clone()],
-            Op::Matmul { ta, tb },
+            Op::Matmul { ta, tb, tf32: false },
             vec![Arg::Value(0), Arg::Value(1)],
             0,
         );

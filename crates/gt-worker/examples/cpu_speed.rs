@@ -41,6 +41,7 @@ fn structure(inputs: &[Ty], instrs: Vec<(Op, Vec<Arg>)>, outs: Vec<u32>, slots: 
         instrs: instrs.into_iter().map(|(op, args)| Instr { op, args: args.into() }).collect(),
         outs,
         slots,
+        ..Default::default()
     })
 }
 
@@ -200,7 +201,7 @@ fn main() {
         let ty = Ty::new(DType::F32, [k, k]);
         let s = structure(
             &[ty.clone(), ty],
-            vec![(Op::Matmul { ta: false, tb: false }, vec![v(0), v(1)])],
+            vec![(Op::Matmul { ta: false, tb: false, tf32: false }, vec![v(0), v(1)])],
             vec![2],
             0,
         );
@@ -209,7 +210,7 @@ fn main() {
     let (x, w) = (Ty::new(DType::F32, [256, 784]), Ty::new(DType::F32, [512, 784]));
     let linear = structure(
         &[x, w, Ty::new(DType::F32, [512])],
-        vec![(Op::Matmul { ta: false, tb: true }, vec![v(0), v(1), v(2)])],
+        vec![(Op::Matmul { ta: false, tb: true, tf32: false }, vec![v(0), v(1), v(2)])],
         vec![3],
         0,
     );
@@ -217,7 +218,7 @@ fn main() {
     let ty = Ty::new(DType::BF16, [1024, 1024]);
     let s = structure(
         &[ty.clone(), ty],
-        vec![(Op::Matmul { ta: false, tb: false }, vec![v(0), v(1)])],
+        vec![(Op::Matmul { ta: false, tb: false, tf32: false }, vec![v(0), v(1)])],
         vec![2],
         0,
     );
@@ -233,7 +234,7 @@ fn main() {
     b.tiny("tiny add 10x10", &add, &[]);
     let mm = structure(
         &[small.clone(), small.clone()],
-        vec![(Op::Matmul { ta: false, tb: false }, vec![v(0), v(1)])],
+        vec![(Op::Matmul { ta: false, tb: false, tf32: false }, vec![v(0), v(1)])],
         vec![2],
         0,
     );
@@ -253,7 +254,7 @@ fn main() {
     let mut steps = Vec::new();
     for i in 0..100u32 {
         let last = if i == 0 { 0 } else { 1 + 2 * i };
-        steps.push((Op::Matmul { ta: false, tb: false }, vec![v(last), v(1)]));
+        steps.push((Op::Matmul { ta: false, tb: false, tf32: false }, vec![v(last), v(1)]));
         steps.push((Op::Unary(Unary::Relu), vec![v(2 + 2 * i)]));
     }
     b.tiny("tiny 100 x (matmul, relu)", &structure(&[small.clone(), small], steps, vec![201], 0), &[]);
@@ -267,6 +268,7 @@ fn main() {
         instrs: vec![Instr { op: Op::Put { path }, args: vec![v(0), v(1), Arg::Slot(0)].into() }],
         outs: vec![2],
         slots: 1,
+        ..Default::default()
     };
     if b.wants("put") {
         let put = Arc::new(put);

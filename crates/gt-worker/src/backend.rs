@@ -2,8 +2,11 @@
 
 use crate::gang::Group;
 use gt_ir::{Error, Result, Slot, Structure, Ty};
+use gt_net::observe::{StepInfo, StepTime};
+use parking_lot::Mutex;
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Dense memory of one tensor on a device.
 pub trait Memory: Send + Sync {
@@ -22,6 +25,40 @@ pub struct PlanError {
     /// The instruction that failed, where that is known.
     pub instr: Option<u32>,
     pub error: Error,
+}
+
+/// Notes when the steps of a run begin and end. Steps may run on several threads.
+pub struct StepClock {
+    start: Instant,
+    times: Mutex<Vec<StepTime>>,
+}
+
+impl StepClock {
+    /// The run begins now.
+    pub fn start() -> StepClock {
+        StepClock { start: Instant::now(), times: Mutex::default() }
+    }
+
+    /// Nanoseconds since the run began.
+    pub fn now(&self) -> u32 {
+        self.start.elapsed().as_nanos().min(u32::MAX as u128) as u32
+    }
+
+    /// A step that began at `start` ends now.
+    pub fn end(&self, step: u32, start: u32) {
+        let took = self.now() - start;
+        self.times.lock().push(StepTime { step, start, took });
+    }
+
+    /// Notes a step whose times were measured elsewhere.
+    pub fn add(&self, time: StepTime) {
+        self.times.lock().push(time);
+    }
+
+    /// What was noted, in the order of ending.
+    pub fn times(self) -> Vec<StepTime> {
+        self.times.into_inner()
+    }
 }
 
 /// How much work goes into a plan. The bits of what it computes are the same (C7).
@@ -43,12 +80,13 @@ pub trait Plan: Send + Sync {
     /// drops those.
     fn run(&self, inputs: &mut Vec<Buffer>, slots: &[Slot]) -> Result<Vec<Buffer>, PlanError>;
 
-    /// Runs it as one rank of a gang; all ranks succeed or fail together, but for a rank that dies.
+    /// Runs it as one rank of a gang, and notes when each step ran if a clock is given; all ranks succeed or fail together, but for a rank that dies.
     fn run_gang(
         &self,
         _inputs: &mut Vec<Buffer>,
         _slots: &[Slot],
         _group: &dyn Group,
+        _clock: Option<&StepClock>,
     ) -> Result<Vec<Buffer>, PlanError> {
         let error = Error::Runtime("this backend cannot run programs together with other workers".into());
         Err(PlanError { instr: None, error })
@@ -57,6 +95,21 @@ pub trait Plan: Send + Sync {
     /// Runs it as `run` does and says how many seconds each step took; empty where that cannot be told.
     fn profile(&self, _inputs: &mut Vec<Buffer>, _slots: &[Slot]) -> Result<Vec<(String, f64)>, PlanError> {
         Ok(Vec::new())
+    }
+
+    /// Runs it as `run` does and notes when each step ran; nothing where that cannot be told.
+    fn run_timed(
+        &self,
+        inputs: &mut Vec<Buffer>,
+        slots: &[Slot],
+        _clock: &StepClock,
+    ) -> Result<Vec<Buffer>, PlanError> {
+        self.run(inputs, slots)
+    }
+
+    /// The steps that `run_timed` speaks of.
+    fn steps(&self) -> Vec<StepInfo> {
+        Vec::new()
     }
 
     /// Bytes it needs beyond its inputs, known before it runs.
@@ -91,6 +144,12 @@ impl HostBytes {
     }
 }
 
+/// Something that a device is still at.
+pub trait Pending<T>: Send {
+    /// Waits for it. Called on any thread, once.
+    fn wait(self: Box<Self>) -> Result<T>;
+}
+
 /// A device.
 pub trait Backend: Send + Sync {
     /// `cpu`, `reference`, `cuda`.
@@ -117,4 +176,34 @@ pub trait Backend: Send + Sync {
     }
     /// A copy of the dense bytes of a buffer, after all work on it is done.
     fn download(&self, buffer: &Buffer) -> Result<Arc<Vec<u8>>>;
+
+    /// What this thread asks for from now on is for this session. A device that queues work orders it by session.
+    fn turn(&self, _session: u64) {}
+    /// The session is over.
+    fn end(&self, _session: u64) {}
+    /// True if work is only queued when a call returns: it is waited for by `fetch` and `mark`.
+    fn queues(&self) -> bool {
+        false
+    }
+    /// Starts a download without waiting for it.
+    fn fetch(&self, buffer: &Buffer) -> Result<Box<dyn Pending<Arc<Vec<u8>>>>> {
+        Ok(Box::new(Here(self.download(buffer)?)))
+    }
+    /// All work of this thread's session so far; gives the seconds the device was at it since the last mark.
+    fn mark(&self) -> Result<Box<dyn Pending<f64>>> {
+        Ok(Box::new(Here(0.0)))
+    }
+    /// From now on the most memory in use is counted anew.
+    fn reset_peak(&self) {}
+    /// Gives memory back that is kept for speed alone.
+    fn shrink(&self) {}
+}
+
+/// What is there already.
+struct Here<T>(T);
+
+impl<T: Send> Pending<T> for Here<T> {
+    fn wait(self: Box<Self>) -> Result<T> {
+        Ok(self.0)
+    }
 }

@@ -117,7 +117,7 @@ impl Begun {
                 }
             });
         }
-        let structure = Structure { inputs, instrs, outs: made, slots: theirs.slots };
+        let structure = Structure { inputs, instrs, outs: made, slots: theirs.slots, ..Default::default() };
         Some(Rest { structure, buffers, outs, planning: self.planning })
     }
 

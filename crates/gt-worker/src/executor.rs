@@ -1,7 +1,8 @@
 //! The thread that runs programs: in order within a session, in turns between sessions.
 
-use crate::backend::{Buffer, Plan, PlanError};
+use crate::backend::{Buffer, Plan, PlanError, StepClock};
 use crate::begun::{Begun, Rest};
+use crate::finish::Closing;
 use crate::gang::Group;
 use crate::gang::seats::Seated;
 use crate::parts::InParts;
@@ -9,10 +10,13 @@ use crate::plans::{Found, Made, Plans, Way, count_ops, panic_text};
 use crate::rescue::rescue;
 use crate::road::{self, Job, Parcel};
 use crate::table::{Entry, Inputs, Item, Watch};
+use crate::timing::{self, Spent};
+use crate::watched::Record;
 use crate::worker::{Core, State, Upload};
 use gt_ir::{Error, Program, Slot, Structure, TensorId, Ty};
 use gt_net::compiling::Compiling;
-use gt_net::msg::{Compiled, Failure, Fetch, Prefix, Run, SessionId, Value, WorkerMsg};
+use gt_net::msg::{Compiled, Failure, Fetch, Prefix, Run, SessionId, WorkerMsg};
+use gt_net::observe::{Detail, Timing};
 use gt_net::spin;
 use parking_lot::MutexGuard;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -42,6 +46,7 @@ struct Done {
     types: Arc<[Ty]>,
     /// How often each op occurs.
     ops: Arc<[(&'static str, u64)]>,
+    spent: Spent,
 }
 
 /// How often promises and early bytes are looked through while any are left.
@@ -94,19 +99,27 @@ impl Executor {
         if self.core.state.lock().sessions.get(&session).is_none_or(|t| t.waits_for(tensor).is_none()) {
             return;
         }
+        let (start, bytes) = (Instant::now(), ty.bytes() as u64);
         let entry = match self.core.to_device(session, &ty, data) {
             Ok(buffer) => Entry::Here { ty, buffer },
             Err(error) => Entry::Poisoned(Failure { root: 0, instr: None, error }),
         };
         let unwanted = self.core.fulfil(session, tensor, entry);
         drop(unwanted);
+        self.core.carried(session, tensor, bytes, true, start);
     }
 
     /// Runs a program. It succeeds as a whole or changes nothing but its results' poison (C5).
     fn program(&mut self, session: SessionId, run: Run, seat: Option<&Seated>) {
         let Run { seq, program, prefix } = &run;
+        self.core.config.backend.turn(session.0);
         let mut state = self.core.state.lock();
+        let detail = state.detail(session);
         let Some(table) = state.sessions.get_mut(&session) else { return };
+        let begin = Instant::now();
+        let waited = table.arrived.pop_front().map_or(Duration::ZERO, |came| begin - came);
+        table.waited += waited;
+        table.programs += 1;
         let watch = table.watch;
         let how = table.compiling.or(self.core.config.compiling);
         let mut novel = table.novel;
@@ -119,12 +132,13 @@ impl Executor {
                 return seat.into_iter().for_each(|s| s.fail(&PlanError { instr, error: error.clone() }));
             }
         };
+        state.watched.running = Some((session, begin));
         drop(state);
-        let (found, busy, outcome) = match seat {
-            Some(seat) => self.together(session, how, program, &mut inputs.buffers, seat),
+        let (early, (found, busy, outcome)) = match seat {
+            Some(seat) => (false, self.together(session, how, program, &mut inputs.buffers, seat, detail)),
             None => match self.go_on(session, how, begun, program, &mut inputs.buffers) {
-                Some(done) => done,
-                None => self.whole(session, how, &mut novel, program, &mut inputs.buffers),
+                Some(done) => (true, done),
+                None => (false, self.whole(session, how, &mut novel, program, &mut inputs.buffers, detail)),
             },
         };
         if self.debug || watch.work || watch.plans {
@@ -134,6 +148,8 @@ impl Executor {
         let counters = &mut state.counters;
         counters.programs += 1;
         counters.instructions += program.structure.instrs.len() as u64;
+        // A device that queues work tells its time later.
+        let busy = if self.core.config.backend.queues() { Duration::ZERO } else { busy };
         counters.busy_seconds += busy.as_secs_f64();
         counters.found(&found);
         let compiled = found.why().map(|why| Compiled {
@@ -142,13 +158,34 @@ impl Executor {
             micros: found.took.as_micros() as u64,
             why: why.into(),
         });
-        if let Some(table) = state.sessions.get_mut(&session) {
-            table.compiled.extend(compiled);
-            table.novel = novel;
+        match state.sessions.get_mut(&session) {
+            Some(table) => {
+                table.compiled.extend(compiled);
+                table.novel = novel;
+            }
+            // It ended meanwhile, and what the device keeps for it goes too.
+            None => self.core.config.backend.end(session.0),
         }
+        let (spent, failed_now) = match &outcome {
+            Ok(done) => (done.spent.clone(), false),
+            Err(_) => (Spent::default(), true),
+        };
+        let record = Record {
+            session,
+            run: &run,
+            start: begin,
+            took: busy,
+            waited,
+            planning: found.took,
+            why: found.why(),
+            failed: failed_now,
+            begun_early: early,
+            spent,
+        };
+        state.watched.ran(&self.core, record, detail);
         let counters = &mut state.counters;
         let dropped = match outcome {
-            Ok(Done { outs, types, ops }) => {
+            Ok(Done { outs, types, ops, .. }) => {
                 for (op, count) in ops.iter() {
                     *counters.ops.entry(op).or_default() += count;
                 }
@@ -211,14 +248,16 @@ impl Executor {
         program: &Program,
         inputs: &mut Vec<Buffer>,
         seat: &Seated,
+        detail: Detail,
     ) -> (Found, Duration, Result<Done, PlanError>) {
         let core = self.core.clone();
         let (found, made) = self.plans.compiled(&core.config.backend, program.key, &program.structure, how);
         let start = Instant::now();
         let run = |made: &Made| {
             let group = seat.group()?;
-            let outs = run_plan(&core, session, &*made.plan, inputs, &program.slots, Some(group))?;
-            Ok(Done { outs, types: made.outs.clone(), ops: made.ops.clone() })
+            let (outs, spent) =
+                run_made(&core, session, made, inputs, &program.slots, detail, Some(group))?;
+            Ok(Done { outs, types: made.outs.clone(), ops: made.ops.clone(), spent })
         };
         let done = made.map_err(|error| PlanError { instr: None, error }).and_then(run);
         if let Err(error) = &done {
@@ -235,6 +274,7 @@ impl Executor {
         novel: &mut u32,
         program: &Program,
         inputs: &mut Vec<Buffer>,
+        detail: Detail,
     ) -> (Found, Duration, Result<Done, PlanError>) {
         let (backend, structure) = (&self.core.config.backend, &program.structure);
         let (found, way) = match how.auto() {
@@ -247,12 +287,14 @@ impl Executor {
         let start = Instant::now();
         let done = way.map_err(|error| PlanError { instr: None, error }).and_then(|way| match way {
             Way::Whole(made) => {
-                let outs = run_plan(&self.core, session, &*made.plan, inputs, &program.slots, None)?;
-                Ok(Done { outs, types: made.outs.clone(), ops: made.ops.clone() })
+                let (outs, spent) = run_made(&self.core, session, made, inputs, &program.slots, detail, None)?;
+                Ok(Done { outs, types: made.outs.clone(), ops: made.ops.clone(), spent })
             }
             Way::Parts(parts) => {
-                let outs = run_parts(&self.core, session, &parts, structure, inputs, &program.slots)?;
-                Ok(Done { outs, types: parts.outs, ops: parts.ops })
+                let clock = StepClock::start();
+                let outs = run_parts(&self.core, session, &parts, structure, inputs, &program.slots, &clock)?;
+                let spent = spent_in_parts(&parts, structure, clock);
+                Ok(Done { outs, types: parts.outs, ops: parts.ops, spent })
             }
         });
         (found, start.elapsed(), done)
@@ -273,7 +315,9 @@ impl Executor {
         match self.run_rest(session, how, rest, inputs, &program.slots) {
             Ok(Ran { planning, busy, types, outs }) => {
                 self.core.state.lock().counters.begun_early += 1;
-                let done = Done { outs, types: types.into(), ops: count_ops(&program.structure) };
+                let shares = timing::estimate(&program.structure);
+                let spent = Spent { shares, ..Spent::default() };
+                let done = Done { outs, types: types.into(), ops: count_ops(&program.structure), spent };
                 let found = match how.auto() {
                     true => self.plans.owe(&self.core.config.backend, program, how, planning),
                     // Its plans are counted already.
@@ -331,8 +375,11 @@ impl Executor {
         let planning = planned - start + rest.planning;
         inputs.append(&mut rest.buffers);
         let (made, types) = match way {
-            Way::Whole(own) => (run_plan(&core, session, &*own.plan, inputs, slots, None)?, own.outs.clone()),
-            Way::Parts(parts) => (run_parts(&core, session, &parts, &structure, inputs, slots)?, parts.outs),
+            Way::Whole(own) => (run_plan(&core, session, &*own.plan, inputs, slots, None, None)?, own.outs.clone()),
+            Way::Parts(parts) => {
+                let clock = StepClock::start();
+                (run_parts(&core, session, &parts, &structure, inputs, slots, &clock)?, parts.outs)
+            }
         };
         let (types, outs) = rest.finish(&types, made);
         Ok(Ran { planning, busy: planned.elapsed(), types, outs })
@@ -341,6 +388,7 @@ impl Executor {
     /// Begins a program early. Whatever goes wrong is forgotten: the program will come.
     fn prefix(&mut self, session: SessionId, prefix: Prefix) {
         let Prefix { id, program } = prefix;
+        self.core.config.backend.turn(session.0);
         let mut state = self.core.state.lock();
         let Some(table) = state.sessions.get_mut(&session) else { return };
         let how = table.compiling.or(self.core.config.compiling);
@@ -375,36 +423,39 @@ impl Executor {
         }
     }
 
-    /// Ends a batch: gives the values asked for, carries out its frees and tells the dispatcher.
+    /// Ends a batch: gives the values asked for, carries out its frees and tells the dispatcher, once the device is done.
     fn close(&self, session: SessionId, fetches: &[Fetch], frees: &[TensorId]) {
+        let backend = &self.core.config.backend;
+        backend.turn(session.0);
         let mut values = Vec::with_capacity(fetches.len());
         for fetch in fetches {
             let what = self.core.state.lock().find(session, fetch.tensor);
-            let result = what.and_then(|(ty, buffer)| self.core.answer(session, fetch.tensor, &ty, buffer));
-            values.push(Value { req: fetch.req, result });
+            let answer = what.and_then(|(ty, buffer)| self.core.answer(session, fetch.tensor, &ty, buffer));
+            values.push((fetch.req, answer));
         }
         let mut state = self.core.state.lock();
         let Some(table) = state.sessions.get_mut(&session) else { return };
         let dropped: Vec<_> = frees.iter().filter_map(|id| table.remove(*id)).collect();
-        let finished = std::mem::take(&mut table.finished);
-        let failures = std::mem::take(&mut table.failures);
-        let spared = std::mem::take(&mut table.spared);
-        let compiled = std::mem::take(&mut table.compiled);
-        let session_bytes = table.bytes;
+        let close = Closing {
+            session,
+            finished: std::mem::take(&mut table.finished),
+            values,
+            failures: std::mem::take(&mut table.failures),
+            spared: std::mem::take(&mut table.spared),
+            compiled: std::mem::take(&mut table.compiled),
+            session_bytes: table.bytes,
+            done: None,
+        };
         drop(state);
         drop(dropped);
-        if finished.is_empty() && values.is_empty() {
+        if close.finished.is_empty() && close.values.is_empty() {
             return;
         }
-        (self.core.say)(WorkerMsg::Update {
-            session,
-            finished,
-            values,
-            failures,
-            spared,
-            compiled,
-            session_bytes,
-        });
+        match backend.queues() {
+            true => self.core.finish_later(Closing { done: Some(backend.mark()), ..close }),
+            false => close.finish(&self.core),
+        }
+        self.core.tell_if_due();
     }
 }
 
@@ -415,17 +466,46 @@ fn run_plan(
     plan: &dyn Plan,
     inputs: &mut Vec<Buffer>,
     slots: &[Slot],
+    clock: Option<&StepClock>,
     group: Option<&dyn Group>,
 ) -> Result<Vec<Buffer>, PlanError> {
     core.reserve(session, plan.reserve()).map_err(|error| PlanError { instr: None, error })?;
-    let run = || match group {
-        None => plan.run(inputs, slots),
-        Some(group) => plan.run_gang(inputs, slots, group),
-    };
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+    let run = AssertUnwindSafe(|| match (group, clock) {
+        (Some(group), clock) => plan.run_gang(inputs, slots, group, clock),
+        (None, Some(clock)) => plan.run_timed(inputs, slots, clock),
+        (None, None) => plan.run(inputs, slots),
+    });
+    catch_unwind(run).unwrap_or_else(|panic| {
         let error = Error::Runtime(format!("the program panicked: {}", panic_text(&*panic)));
         Err(PlanError { instr: None, error })
     })
+}
+
+/// Runs a plan, timing its steps when that is due or somebody wants to know.
+fn run_made(
+    core: &Core,
+    session: SessionId,
+    made: &Made,
+    inputs: &mut Vec<Buffer>,
+    slots: &[Slot],
+    detail: Detail,
+    group: Option<&dyn Group>,
+) -> Result<(Vec<Buffer>, Spent), PlanError> {
+    if !made.timed.is_due() && detail < Detail::Kernels {
+        let outs = run_plan(core, session, &*made.plan, inputs, slots, None, group)?;
+        return Ok((outs, made.timed.known(&made.structure)));
+    }
+    let clock = StepClock::start();
+    let outs = run_plan(core, session, &*made.plan, inputs, slots, Some(&clock), group)?;
+    Ok((outs, made.timed.note(&*made.plan, &made.structure, clock)))
+}
+
+/// Where the time of a program went that ran in parts.
+fn spent_in_parts(parts: &InParts, structure: &Structure, clock: StepClock) -> Spent {
+    let (steps, times) = (parts.steps(structure), clock.times());
+    let shares = timing::shares(&steps, &times);
+    let timing = Timing { steps: Arc::new(steps), times: times.clone(), shares };
+    Spent { timing: Some(Arc::new(timing)), kernels: times, shares }
 }
 
 /// Runs a program in parts if there is room for it.
@@ -436,9 +516,10 @@ fn run_parts(
     structure: &Structure,
     inputs: &mut Vec<Buffer>,
     slots: &[Slot],
+    clock: &StepClock,
 ) -> Result<Vec<Buffer>, PlanError> {
     core.reserve(session, parts.reserve).map_err(|error| PlanError { instr: None, error })?;
-    parts.run(structure, inputs, slots)
+    parts.run(structure, inputs, slots, clock)
 }
 
 /// What the rest of a program has come to.
@@ -479,6 +560,10 @@ fn next(core: &Core, owes: bool) -> Next {
             let told = core.told.load(Ordering::Acquire);
             let more = || core.told.load(Ordering::Acquire) != told;
             MutexGuard::unlocked(&mut state, || spin::for_a_moment(more));
+            continue;
+        }
+        if state.watched.is_due(true) {
+            MutexGuard::unlocked(&mut state, || core.tell_events());
             continue;
         }
         if owes {

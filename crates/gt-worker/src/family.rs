@@ -215,7 +215,15 @@ mod tests {
             };
             let plan = backend.compile(&structure, &types, Effort::Quick).unwrap();
             let whole = read(plan.run(&mut upload(), &slots).unwrap());
-            assert!(whole == read(parts.run(&structure, &mut upload(), &slots).unwrap()), "seed {seed}");
+            assert!(
+                whole
+                    == read(
+                        parts
+                            .run(&structure, &mut upload(), &slots, &crate::backend::StepClock::start())
+                            .unwrap()
+                    ),
+                "seed {seed}"
+            );
         }
     }
 }

@@ -3,7 +3,7 @@
 //! `worker` takes commands, `executor` runs them, `plans` finds what repeats, `family` what
 //! repeats with other sizes, `better` makes better plans on the side, `parts` runs a program piece by piece, `sequences`
 //! counts what comes often, `table` holds tensors, `road` moves
-//! their bytes. A device is a `backend`; `backends` has them all. `remote` makes a worker process.
+//! their bytes, `timing` and `watched` are what can be seen of all that. A device is a `backend`; `backends` has them all. `remote` makes a worker process.
 
 pub mod backend;
 pub mod backends;
@@ -11,6 +11,7 @@ mod begun;
 mod better;
 mod executor;
 mod family;
+mod finish;
 pub mod gang;
 mod parts;
 mod plans;
@@ -20,6 +21,8 @@ mod rescue;
 mod road;
 mod sequences;
 mod table;
+mod timing;
+mod watched;
 mod worker;
 
 pub use worker::{Say, Worker, WorkerConfig};

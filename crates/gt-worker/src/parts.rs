@@ -3,8 +3,9 @@
 //!
 //! The program stays atomic (C5): a live-in is given up only where nothing that comes later can fail.
 
-use crate::backend::{Buffer, Plan, PlanError};
+use crate::backend::{Buffer, Plan, PlanError, StepClock};
 use gt_ir::{Arg, Binary, Error, Input, Instr, Op, Slot, Structure, Ty};
+use gt_net::observe::StepInfo;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -148,6 +149,7 @@ impl Part {
             instrs,
             outs: self.outs.iter().map(|v| number[v]).collect(),
             slots: self.slots.len() as u32,
+            ..Default::default()
         }
     }
 
@@ -168,12 +170,30 @@ impl Part {
 }
 
 impl InParts {
-    /// Runs all parts. On failure `inputs` is left as it was, or empty if that cannot be.
+    /// The parts as steps, for whoever asks where time went.
+    pub fn steps(&self, s: &Structure) -> Vec<StepInfo> {
+        let info = |(part, _): &(Arc<Part>, Arc<dyn Plan>)| {
+            let op = |i: &u32| s.instrs.get(*i as usize).map(|instr| &instr.op);
+            // The last that does more than look: it is what others read.
+            let mut ops = part.instrs.iter().rev().filter_map(op);
+            let named = ops.clone().find(|op| !op.is_view()).or_else(|| ops.next());
+            StepInfo {
+                name: named.map_or("NOTHING", Op::text).into(),
+                family: named.map_or(gt_ir::Family::Other, Op::family),
+                instrs: part.instrs.iter().rev().copied().collect(),
+            }
+        };
+        self.parts.iter().map(info).collect()
+    }
+
+    /// Runs all parts, each of them a step of `clock`. On failure `inputs` is left as it was, or empty if that cannot
+    /// be.
     pub fn run(
         &self,
         s: &Structure,
         inputs: &mut Vec<Buffer>,
         slots: &[Slot],
+        clock: &StepClock,
     ) -> Result<Vec<Buffer>, PlanError> {
         let given = inputs.len();
         let broken =
@@ -181,7 +201,8 @@ impl InParts {
         let mut held: Vec<Option<Buffer>> = Vec::with_capacity(self.values);
         held.extend(inputs.drain(..).map(Some));
         held.resize(self.values, None);
-        for (part, plan) in &self.parts {
+        for (k, (part, plan)) in self.parts.iter().enumerate() {
+            let start = clock.now();
             let take = |(v, dies): &(u32, bool)| match dies {
                 true => held[*v as usize].take(),
                 false => held[*v as usize].clone(),
@@ -200,6 +221,7 @@ impl InParts {
             match done {
                 Ok(outs) => {
                     part.outs.iter().zip(outs).for_each(|(v, out)| held[*v as usize] = Some(out));
+                    clock.end(k as u32, start);
                 }
                 Err(mut error) => {
                     for ((v, _), buffer) in part.inputs.iter().zip(reads) {

@@ -10,6 +10,7 @@ use crate::better::{Better, Planner};
 use crate::family::{self, Family};
 use crate::parts::InParts;
 use crate::sequences::Sequences;
+use crate::timing::Timed;
 use foldhash::fast::FixedState;
 use gt_ir::{Arg, Error, Program, Result, Structure, Ty};
 use gt_net::compiling::Compiling;
@@ -43,7 +44,9 @@ pub struct Made {
     pub ops: Arc<[(&'static str, u64)]>,
     /// The type of each live-out.
     pub outs: Arc<[Ty]>,
-    structure: Arc<Structure>,
+    pub structure: Arc<Structure>,
+    /// How long its steps take.
+    pub timed: Timed,
     effort: Effort,
     used: u64,
     /// How often it was used, for whoever counts sequences.
@@ -176,7 +179,7 @@ impl Plans {
             *novel = 0;
             return Ok(None);
         }
-        let effort = if how.at_once() { Effort::Full } else { Effort::Quick };
+        let effort = if how.at_once() || structure.at_once { Effort::Full } else { Effort::Quick };
         let owed = self.owed.iter().position(|s| s == structure);
         if owed.and_then(|i| self.owed.remove(i)).is_some() {
             found.misses += 1;
@@ -283,6 +286,7 @@ impl Plans {
             Some(made) => {
                 say(|| format!("better plan {key:016x} made on the side in {took:?}\n{}", plan.text()));
                 made.plan = plan;
+                made.timed = Timed::default();
                 made.effort = Effort::Full;
                 self.improved += 1;
             }
@@ -409,6 +413,7 @@ impl Plans {
             ops: count_ops(structure),
             outs,
             structure: structure.clone(),
+            timed: Timed::default(),
             effort,
             used: self.clock,
             runs,

@@ -1,6 +1,7 @@
 //! The worker's bytes on their way: values for clients, copies for other workers, uploads from both (C11).
 
 use crate::backend::{Buffer, HostBytes, PlanError};
+use crate::finish::Answer;
 use crate::gang::post::LETTER;
 use crate::gang::seats::Seated;
 use crate::plans::panic_text;
@@ -13,6 +14,7 @@ use gt_net::relay::PIECE;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use std::time::Instant;
 
 /// How long a promised value is kept for its client, and early bytes for the dispatcher's word.
 const KEPT_MS: u64 = 120_000;
@@ -29,6 +31,7 @@ pub(crate) enum Job {
     },
     /// Tells the ranks of a gang that this one will not come: its session has ended.
     Excuse(Seated),
+    Gauge,
     Stop,
 }
 
@@ -52,9 +55,11 @@ pub(crate) fn run(core: &Core, jobs: &Receiver<Job>) {
                 let error = Error::Runtime("the session has ended".into());
                 seat.fail(&PlanError { instr: None, error });
             }
+            Job::Gauge => (core.say)(WorkerMsg::Gauge(Box::new(core.gauge()))),
             Job::Stats { req } => (core.say)(WorkerMsg::Stats { req, stats: core.stats() }),
             Job::Send(parcel) => {
                 let Parcel { session, tensor, goal, to, what } = *parcel;
+                let (start, bytes) = (Instant::now(), what.as_ref().map_or(0, |(_, b)| b.bytes() as u64));
                 let result = what.and_then(|(_, buffer)| match (core.relays.get(), goal) {
                     // The server asks for the pieces when the way is free.
                     (Some(relays), None) if buffer.bytes() > PIECE => {
@@ -64,7 +69,11 @@ pub(crate) fn run(core: &Core, jobs: &Receiver<Job>) {
                     }
                     _ => send(core, &roads, to, buffer),
                 });
+                if result.is_ok() {
+                    core.carried(session, tensor, bytes, false, start);
+                }
                 (core.say)(WorkerMsg::Moved { session, tensor, goal, result });
+                core.tell_if_due();
             }
         }
     }
@@ -110,6 +119,7 @@ impl Core {
             return Err(Error::Value(format!("upload: got {got} bytes for {ty}, expected {expected}")));
         }
         self.reserve(session, expected)?;
+        self.config.backend.turn(session.0);
         catch_unwind(AssertUnwindSafe(|| self.config.backend.upload(ty, data)))
             .unwrap_or_else(|panic| Err(Error::Runtime(format!("upload failed: {}", panic_text(&*panic)))))
     }
@@ -117,7 +127,11 @@ impl Core {
     /// Checks that `bytes` more fit the device.
     pub fn reserve(&self, session: SessionId, bytes: usize) -> Result<()> {
         let backend = &self.config.backend;
-        let (in_use, limit) = (backend.memory_in_use().0, backend.memory());
+        let (mut in_use, limit) = (backend.memory_in_use().0, backend.memory());
+        if in_use.saturating_add(bytes as u64) > limit {
+            backend.shrink();
+            in_use = backend.memory_in_use().0;
+        }
         if in_use.saturating_add(bytes as u64) <= limit {
             return Ok(());
         }
@@ -147,15 +161,22 @@ impl Core {
         tensor: TensorId,
         ty: &Ty,
         buffer: Buffer,
-    ) -> Result<Payload, Failure> {
+    ) -> Result<Answer, Failure> {
         let Some((endpoint, key)) = self.plane.get().filter(|_| ty.bytes() > INLINE_BYTES) else {
-            return self.to_host(&buffer).map(Payload::Inline).map_err(lost);
+            if !self.config.backend.queues() {
+                return self.to_host(&buffer).map(|b| Answer::Here(Payload::Inline(b))).map_err(lost);
+            }
+            let fetch = || self.config.backend.fetch(&buffer);
+            let coming = catch_unwind(AssertUnwindSafe(fetch)).unwrap_or_else(|panic| {
+                Err(Error::Runtime(format!("download failed: {}", panic_text(&*panic))))
+            });
+            return coming.map(Answer::Coming).map_err(lost);
         };
         let expires_ms = now_ms() + KEPT_MS;
         let ticket = key.sign(session.0, tensor.0, ty.bytes() as u64, Dir::Get, expires_ms);
         let promised = Promised { session, tensor, buffer, expires_ms };
         self.state.lock().promised.insert(ticket.nonce, promised);
-        Ok(Payload::Bulk { at: endpoint.clone(), ticket })
+        Ok(Answer::Here(Payload::Bulk { at: endpoint.clone(), ticket }))
     }
 }
 
@@ -214,6 +235,8 @@ impl BulkStore for Store {
             return Ok(());
         };
         drop(state);
+        let start = Instant::now();
+        core.carried(session, tensor, ty.bytes() as u64, true, start);
         let entry = match core.to_device(session, &ty, HostBytes::Shared(Box::new(Arrived(bytes)))) {
             Ok(buffer) => Entry::Here { ty, buffer },
             Err(error) => Entry::Poisoned(lost(error)),
@@ -227,6 +250,8 @@ impl BulkStore for Store {
     fn get(&self, ticket: &Ticket) -> Result<BulkBytes, String> {
         let promised = self.0.state.lock().promised.remove(&ticket.nonce);
         let promised = promised.ok_or_else(|| format!("tensor {} was not promised", ticket.tensor))?;
+        let bytes = promised.buffer.bytes() as u64;
+        self.0.carried(promised.session, promised.tensor, bytes, false, Instant::now());
         if self.0.config.backend.host_bytes(&promised.buffer).is_some() {
             let lying = Lying { core: self.0.clone(), buffer: promised.buffer };
             return Ok(BulkBytes::Held(Arc::new(lying)));

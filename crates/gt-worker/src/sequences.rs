@@ -156,7 +156,7 @@ mod tests {
         };
         let instrs: Vec<Instr> = numbers.into_iter().enumerate().map(instr).collect();
         let outs = vec![instrs.len() as u32];
-        Arc::new(Structure { inputs: vec![input], instrs, outs, slots: 0 })
+        Arc::new(Structure { inputs: vec![input], instrs, outs, slots: 0, ..Default::default() })
     }
 
     #[test]

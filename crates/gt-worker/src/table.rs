@@ -7,8 +7,9 @@ use gt_ir::{Error, Program, TensorId, Ty};
 use gt_net::bulk::{Endpoint, Ticket};
 use gt_net::compiling::Compiling;
 use gt_net::msg::{Batch, Compiled, Failure, Fetch, Gang, Prefix, Run, WorkerId};
+use gt_net::observe::Detail;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A tensor of a session.
 pub enum Entry {
@@ -58,8 +59,14 @@ pub struct SessionTable {
     begun: HashMap<u64, Begun, FixedState>,
     /// Bytes of the tensors that are here, and of what prefixes keep.
     pub bytes: u64,
-    /// Time spent on its programs.
+    /// Time spent on its programs, time they lay in the queue, and how many ran.
     pub busy: Duration,
+    pub waited: Duration,
+    pub programs: u64,
+    /// When each program in the queue came.
+    pub arrived: VecDeque<Instant>,
+    /// How closely its client watches.
+    pub detail: Detail,
     /// What the next update will tell.
     pub finished: Vec<u64>,
     pub failures: Vec<(u64, Failure)>,
@@ -89,6 +96,9 @@ pub struct Inputs {
 
 impl SessionTable {
     pub fn push_batch(&mut self, batch: Batch) {
+        if !batch.runs.is_empty() {
+            self.arrived.extend(std::iter::repeat_n(Instant::now(), batch.runs.len()));
+        }
         self.queue.extend(batch.runs.into_iter().map(Item::Run));
         self.queue.push_back(Item::Close { fetches: batch.fetches, frees: batch.frees });
     }

@@ -4,11 +4,13 @@ use crate::backend::{Backend, Buffer, HostBytes};
 use crate::executor::Executor;
 use crate::gang::post::Letterbox;
 use crate::gang::seats::Seats;
+use crate::finish::Finisher;
 use crate::plans::{Found, Miss};
 use crate::relay::Relays;
 use crate::road::{self, Job, Parcel};
 use crate::sequences::Sequences;
 use crate::table::{Entry, Item, SessionTable, Watch};
+use crate::watched::{Carriage, Watched};
 use gt_ir::{TensorId, Ty};
 use gt_net::bulk::{BulkBytes, Endpoint, TicketKey};
 use gt_net::compiling::Compiling;
@@ -20,6 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 /// What a worker is made of.
 #[derive(Clone)]
@@ -60,6 +63,11 @@ pub(crate) struct Core {
     pub sequences: Arc<Mutex<Sequences>>,
     /// What other ranks have sent to this one.
     pub letters: Arc<Letterbox>,
+    /// Where batches end whose work is only queued, by session.
+    pub finishers: Mutex<HashMap<SessionId, Finisher>>,
+    pub carriage: Carriage,
+    /// The worker's clock begins here.
+    pub started: Instant,
 }
 
 #[derive(Default)]
@@ -80,6 +88,7 @@ pub(crate) struct State {
     pub turn: u64,
     pub stop: bool,
     pub counters: Counters,
+    pub watched: Watched,
 }
 
 pub(crate) struct Upload {
@@ -132,6 +141,9 @@ impl Worker {
             relays: OnceLock::new(),
             sequences: Arc::default(),
             letters: Arc::default(),
+            finishers: Mutex::default(),
+            carriage: Carriage::default(),
+            started: Instant::now(),
         });
         let (running, moving) = (core.clone(), core.clone());
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
@@ -187,6 +199,12 @@ impl Drop for Worker {
                 let _ = thread.join();
             }
         }
+        let finishers = std::mem::take(&mut *self.core.finishers.lock());
+        for thread in finishers.into_values().map(Finisher::close) {
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
+        }
     }
 }
 
@@ -198,6 +216,7 @@ impl Core {
             WorkerCmd::Gang { session, gang, run } => {
                 state.gangs.push_back(gang.number);
                 let table = state.session(session);
+                table.arrived.push_back(Instant::now());
                 table.queue.push_back(Item::Gang(gang, Box::new(run)));
                 table.queue.push_back(Item::Close { fetches: Vec::new(), frees: Vec::new() });
             }
@@ -254,6 +273,17 @@ impl Core {
                 }
             }
             WorkerCmd::Watch { session, work, plans } => state.session(session).watch = Watch { work, plans },
+            WorkerCmd::Observe { session: Some(session), detail } => {
+                state.session(session).detail = detail;
+                let all = state.watched.all;
+                state.watched.watch(all);
+            }
+            WorkerCmd::Observe { session: None, detail } => state.watched.watch(detail),
+            WorkerCmd::Gauge => {
+                drop(state);
+                let _ = self.jobs.lock().send(Job::Gauge);
+                return;
+            }
             WorkerCmd::Compile { session, how } => state.session(session).compiling = how,
             WorkerCmd::End { session } => {
                 let table = state.sessions.remove(&session);
@@ -269,6 +299,8 @@ impl Core {
                 for excuse in excuses {
                     let _ = self.jobs.lock().send(excuse);
                 }
+                self.finishers.lock().remove(&session);
+                self.config.backend.end(session.0);
                 if let Some(relays) = self.relays.get() {
                     relays.end(session);
                 }

@@ -167,16 +167,21 @@ fn fusion_and_threads_never_change_a_bit() {
     let fused = CpuBackend::new(Some(1));
     let threads = CpuBackend::new(Some(3));
     let unfused = CpuBackend::with_options(Some(1), CompileOptions { fuse: false, ..Default::default() });
+    // All that a device may ask the compiler for.
+    let wild =
+        CompileOptions { again: 8, free_math: true, one_hot: true, least_run: 1, ..Default::default() };
+    let wild = CpuBackend::with_options(Some(1), wild);
     programs(40, |seed, p| {
         let differ = |p: &RandomProgram| {
             let structure = Arc::new(p.structure.clone());
-            let both = [&fused, &unfused].map(|b| run(b, &structure, &p.inputs, &p.slots).unwrap());
-            (both[0] != both[1]).then_some(both)
+            let [a, b, c] =
+                [&fused, &unfused, &wild].map(|b| run(b, &structure, &p.inputs, &p.slots).unwrap());
+            a != b || a != c
         };
-        if differ(&p).is_some() {
-            let small = p.shrunk(|p| differ(p).is_some());
+        if differ(&p) {
+            let small = p.shrunk(differ);
             let structure = Arc::new(small.structure.clone());
-            let plan = fused.compile(&structure, &structure.check().unwrap(), Effort::Quick).unwrap();
+            let plan = wild.compile(&structure, &structure.check().unwrap(), Effort::Quick).unwrap();
             panic!(
                 "program {seed} differs fused and unfused; made smaller\n{}\n{}",
                 small.text(),
@@ -212,6 +217,7 @@ fn structure(
         instrs: instrs.into_iter().map(|(op, args)| Instr { op, args: args.into() }).collect(),
         outs,
         slots,
+        ..Default::default()
     })
 }
 
@@ -261,7 +267,7 @@ fn large_tensors_give_the_same_bits_on_any_number_of_threads() {
         let (a, b) = (ramp(DType::F32, &[batch, m, k]), ramp(DType::F32, &[batch, n, k]));
         let s = structure(
             &[(a.ty.clone(), false), (b.ty.clone(), false)],
-            vec![(Op::Matmul { ta: false, tb: true }, vec![v(0), v(1)])],
+            vec![(Op::Matmul { ta: false, tb: true, tf32: false }, vec![v(0), v(1)])],
             vec![2],
             0,
         );
@@ -440,11 +446,12 @@ fn shared_right_sides_change_no_bit() {
             let s = Structure {
                 inputs: inputs.iter().map(|t| Input { ty: t.ty.clone(), dies: false }).collect(),
                 instrs: vec![Instr {
-                    op: Op::Matmul { ta: false, tb: false },
+                    op: Op::Matmul { ta: false, tb: false, tf32: false },
                     args: [Arg::Value(0), Arg::Value(1)].into_iter().collect(),
                 }],
                 outs: vec![2],
                 slots: 0,
+                ..Default::default()
             };
             run(&backend, &Arc::new(s), &inputs, &[]).unwrap()
         };

@@ -119,6 +119,7 @@ fn op_by_op_a_failure_reverts_the_whole_program() {
         instrs: vec![double, taken],
         outs: vec![3],
         slots: 0,
+        ..Default::default()
     };
     let program = Program {
         key: structure.key(),
@@ -271,7 +272,7 @@ fn grows(n: usize, seq: u64, index: u64) -> Program {
     let taken = push(&mut instrs, instr(Op::Take { dim: 0 }, &[value(at), value(2)]));
     let input = |n, dies| Input { ty: Ty::new(DType::I64, [n]), dies };
     let inputs = vec![input(4, true), input(64, false), input(2, false)];
-    let structure = Structure { inputs, instrs, outs: vec![taken, at], slots: 1 };
+    let structure = Structure { inputs, instrs, outs: vec![taken, at], slots: 1, ..Default::default() };
     Program {
         key: structure.key(),
         structure: Arc::new(structure),
@@ -347,6 +348,7 @@ fn programs_that_never_come_back_run_op_by_op_until_one_does() {
             instrs: (0..k).map(instr).collect(),
             outs: vec![k as u32],
             slots: 0,
+            ..Default::default()
         };
         program.key = structure.key();
         program.structure = Arc::new(structure);

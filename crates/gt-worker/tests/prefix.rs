@@ -92,6 +92,7 @@ fn first(program: &Program, len: usize, keeps: impl Fn(u32) -> bool) -> Program 
         instrs: whole.instrs[..len].to_vec(),
         outs: outs.clone(),
         slots: whole.slots,
+        ..Default::default()
     };
     Program {
         key: structure.key(),

@@ -6,6 +6,7 @@ from gt.autograd.grad_mode import no_grad
 from gt.nn.parameter import Buffer, Parameter
 from gt.nn.state import State
 from gt.nn.taps import BackwardTaps
+from gt.signal.modules import signals as _signals
 
 _HOOKS = (
     "_forward_pre_hooks",
@@ -40,8 +41,10 @@ class Module(State):
         raise NotImplementedError(f'Module [{type(self).__name__}] is missing the required "forward" function')
 
     def __call__(self, *args, **kwargs):
-        if not self._hooked:
+        if not self._hooked and not _signals.speak:
             return self.forward(*args, **kwargs)
+        if _signals.speak or "_signal" in self.__dict__:
+            return _signals.call(self, args, kwargs)
         return self._call_with_hooks(args, kwargs)
 
     def _call_with_hooks(self, args, kwargs):

@@ -4,6 +4,7 @@ use super::mode::GradMode;
 use super::node::{Edge, Node, NodeArg, NodeKind, SavedValue};
 use super::record::{Recorder, Var};
 use crate::Tensor;
+use crate::signal::{Hold, Scope};
 use foldhash::fast::FixedState;
 use gt_ir::build::{Kept, Saved};
 use gt_ir::grad::vjp;
@@ -126,6 +127,8 @@ fn run(
         if needed.as_ref().is_some_and(|set| !set.contains(&node.seq)) {
             continue;
         }
+        // What the pass records for an op runs where the op's signal says.
+        let _scope = (node.signal != 0).then(|| Hold::scope(Scope::of_backward(node.signal)));
         if let Some(hooks) = node.hooks.get() {
             let hooks: Vec<_> = hooks.lock().clone();
             for (nr, _, hook, _) in hooks {

@@ -85,6 +85,8 @@ pub struct Node {
     /// The type of the (first) result.
     pub out_ty: Ty,
     pub hooks: OnceLock<Mutex<NodeHooks>>,
+    /// The signal its backward pass is marked with, as `signal::Scope` numbers them.
+    pub signal: u32,
     /// The backward pass has let go of the saved values.
     pub freed: std::sync::atomic::AtomicBool,
 }
@@ -100,6 +102,7 @@ impl Node {
             outs: Mutex::new(SmallVec::new()),
             out_ty,
             hooks: OnceLock::new(),
+            signal: crate::signal::now().backward,
             freed: false.into(),
         })
     }

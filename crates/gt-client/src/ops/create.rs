@@ -4,8 +4,9 @@ use crate::Tensor;
 use crate::autograd::Var;
 use crate::current::{current, current_session, current_stream};
 use crate::session::Session;
+use crate::signal::Scope;
 use crate::stream::RecordArg;
-use gt_ir::{Binary, DType, Dist, Kind, Op, Operand, Result, Scalar, Shape, Ty, Unary, bail, philox};
+use gt_ir::{Binary, DType, Dist, Kind, Op, Operand, Result, Scalar, Shape, Ty, Unary, View, bail, philox};
 use gt_net::msg::INLINE_BYTES;
 use std::sync::Arc;
 
@@ -37,7 +38,16 @@ pub fn from_slice(ty: Ty, bytes: &[u8]) -> Result<Tensor> {
         let op = Op::Data { shape: ty.shape.clone(), dtype: ty.dtype };
         stream.record(&session, op, &[RecordArg::Data(Arc::new(bytes.to_vec()))], ty)?
     } else {
-        session.upload(&stream, ty, bytes)?
+        let value = session.upload(&stream, ty, bytes)?;
+        match crate::signal::now() {
+            scope if scope.forward != 0 && value.ty.shape.len() >= scope.rank as usize => {
+                let op = Op::View(View::Reshape(value.ty.shape.clone()));
+                let (ty, arg) = (value.ty.clone(), RecordArg::Val(&value));
+                let record = || stream.record(&session, op, &[arg], ty);
+                crate::signal::with_scope(Scope { firm: true, ..scope }, record)?
+            }
+            _ => value,
+        }
     };
     Ok(Tensor::from_value(value))
 }

@@ -6,8 +6,58 @@ use crate::Tensor;
 use crate::autograd::{Var, record};
 use gt_ir::{Binary, DType, Op, Operand, Operands, Result, Scalar, Shape, bail};
 use smallvec::smallvec;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 pub use super::einsum::{einsum, tensordot};
+
+/// How exactly `f32` matrices are multiplied, in all of a process. Devices without a quicker way ignore it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Precision {
+    /// In `f32` throughout.
+    Highest,
+    /// Operands may be rounded to TF32.
+    High,
+    /// As `High`: no device multiplies `f32` more coarsely than in TF32.
+    Medium,
+}
+
+impl Precision {
+    const ALL: [(Precision, &str); 3] =
+        [(Precision::Highest, "highest"), (Precision::High, "high"), (Precision::Medium, "medium")];
+
+    /// The name in PyTorch.
+    pub fn text(self) -> &'static str {
+        Precision::ALL[self as usize].1
+    }
+
+    /// The precision of that name.
+    pub fn parse(name: &str) -> Result<Precision> {
+        match Precision::ALL.iter().find(|(_, text)| *text == name) {
+            Some((precision, _)) => Ok(*precision),
+            None => bail!(
+                Value,
+                "set_float32_matmul_precision: expected 'highest', 'high' or 'medium', got {name:?}"
+            ),
+        }
+    }
+}
+
+static PRECISION: AtomicU8 = AtomicU8::new(Precision::Highest as u8);
+
+/// Sets the precision of products recorded from now on, and of their gradients.
+pub fn set_float32_matmul_precision(precision: Precision) {
+    PRECISION.store(precision as u8, Ordering::Relaxed);
+}
+
+/// The precision of products recorded now.
+pub fn float32_matmul_precision() -> Precision {
+    Precision::ALL[PRECISION.load(Ordering::Relaxed) as usize].0
+}
+
+/// True if operands of this type may be rounded to TF32. Structure, so other types never say it.
+fn tf32(dtype: DType) -> bool {
+    dtype == DType::F32 && float32_matmul_precision() != Precision::Highest
+}
 
 fn c_name(dtype: DType) -> &'static str {
     match dtype {
@@ -46,12 +96,13 @@ fn side(x: &Tensor) -> Result<(Var, bool)> {
 
 /// One product of matrices with batch dimensions, and a bias added before rounding.
 fn product(a: &Tensor, b: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    let tf32 = tf32(a.dtype());
     let ((a, ta), (b, tb)) = (side(a)?, side(b)?);
     let mut args: Operands<Var> = smallvec![Operand::Val(a), Operand::Val(b)];
     if let Some(bias) = bias {
         args.push(Operand::Val(bias.var()?));
     }
-    record(Op::Matmul { ta, tb }, args).map(Tensor::from_var)
+    record(Op::Matmul { ta, tb, tf32 }, args).map(Tensor::from_var)
 }
 
 /// Matrix product: vectors are rows on the left and columns on the right, leading dimensions broadcast.
@@ -258,5 +309,5 @@ pub fn baddbmm(x: &Tensor, a: &Tensor, b: &Tensor, beta: Scalar, alpha: Scalar) 
 /// The product as an unbatched instruction takes it, for callers that have matrices in hand.
 pub(crate) fn batched(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     same_dtype(a, b)?;
-    apply(Op::Matmul { ta: false, tb: false }, &[a, b])
+    apply(Op::Matmul { ta: false, tb: false, tf32: tf32(a.dtype()) }, &[a, b])
 }

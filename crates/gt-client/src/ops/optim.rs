@@ -64,6 +64,7 @@ fn write(t: &Tensor, v: Option<Var>) -> Result<()> {
 /// Marks the end of a step in the stream the parameters' session has on this thread.
 pub fn end_step(params: &[Tensor]) -> Result<()> {
     if let Some(p) = params.first() {
+        crate::signal::poll()?;
         current_stream(&p.session()?).end_step();
     }
     Ok(())

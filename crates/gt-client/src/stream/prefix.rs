@@ -76,7 +76,8 @@ impl Open {
         let further = self.entries[len..].iter().take_while(|e| e.instr.is_none()).count();
         let len = len + further;
         let (entries, rest) = self.entries.split_at(len);
-        if self.data > MAX_DATA || entries.iter().any(|e| self.copies(e)) {
+        // What signals lay out runs where the dispatcher plans it as a whole.
+        if self.data > MAX_DATA || self.at_once || entries.iter().any(|e| e.mark != 0 || self.copies(e)) {
             return None;
         }
         let mut kept: Vec<bool> = entries.iter().map(|e| e.alive).collect();
@@ -105,6 +106,7 @@ impl Open {
             instrs: entries.iter().filter_map(|e| e.instr.as_ref()).map(instr).collect(),
             outs: (0..len as u32).filter(|&i| kept[i as usize]).map(|i| n + i).collect(),
             slots: numbering.slots.len() as u32,
+            ..Default::default()
         };
         Some(Program {
             key: structure.key(),

@@ -198,6 +198,7 @@ impl Link for TestLink {
                 failures: Vec::new(),
             }),
             ClientMsg::Stats { req } => Some(SessionMsg::Stats { req, stats: Stats::default() }),
+            ClientMsg::Watch { .. } => None,
             ClientMsg::Prefix(prefix) => {
                 state.begin(prefix);
                 None
@@ -210,6 +211,7 @@ impl Link for TestLink {
             | ClientMsg::Carry { .. }
             | ClientMsg::Withdraw { .. }
             | ClientMsg::FetchRelay { .. }
+            | ClientMsg::Signals { .. }
             | ClientMsg::Bye => None,
         };
         drop(state);

@@ -8,6 +8,7 @@ use super::{Action, Cx};
 use crate::shard::{self, Answer, Costs, Divided};
 use gt_ir::layout::{Layout, Part};
 use gt_ir::program::Without;
+use gt_ir::signal::Mark;
 use gt_ir::{Input, Program, Result, Structure, TensorId, Ty, bail};
 use gt_net::msg::{ClientMsg, Fetch, Gang, Payload, Piece, Run, Value, WorkerCmd, WorkerId};
 use std::sync::Arc;
@@ -89,8 +90,23 @@ impl Session {
         self.resume(cx)
     }
 
-    /// The workers this session's programs may be divided over; none if that would be one.
-    fn mesh(&self, cx: &mut Cx) -> Option<Arc<Mesh>> {
+    /// The workers a program runs on if it is divided: those of its first mark's signal, else those that hold its
+    /// largest input in pieces, else all if the session's programs are divided by themselves.
+    fn mesh(&self, program: &Program, cx: &mut Cx) -> Option<Arc<Mesh>> {
+        if let Some(mark) = program.structure.marks.first() {
+            let present = self.signals.get(mark.signal)?.on(cx.pool.len()).ok()?;
+            let ids: Vec<WorkerId> = cx.pool.iter().map(|(id, _)| id).collect();
+            let workers: Vec<WorkerId> =
+                present.workers.iter().filter_map(|at| ids.get(*at as usize).copied()).collect();
+            if can_meet(&workers, cx) {
+                return Some(cx.meshes.get(&workers, cx.pool, cx.config, cx.out));
+            }
+        }
+        let spread = |id: &TensorId| self.tensors.get(id).filter(|t| t.spread.is_some());
+        let largest = program.inputs.iter().filter_map(spread).max_by_key(|t| t.ty.bytes());
+        if let (Some(tensor), None) = (largest, self.sharding) {
+            return tensor.spread.as_ref().map(|s| s.mesh.clone());
+        }
         self.sharding?;
         // Workers of one process meet in its memory, others by their bulk planes.
         let able = || cx.pool.iter().filter(|(_, w)| w.info.gangs);
@@ -99,6 +115,19 @@ impl Session {
         let meets = |w: &(WorkerId, &Worker)| reached || w.1.info.process == *first;
         let workers: Vec<WorkerId> = able().filter(meets).map(|(id, _)| id).collect();
         (workers.len() > 1).then(|| cx.meshes.get(&workers, cx.pool, cx.config, cx.out))
+    }
+
+    /// The layouts that a program's marks ask for. A mesh of several axes is taken as one, split as the first of its
+    /// axes that splits.
+    fn fixed(&self, program: &Program, types: &[Ty]) -> Vec<(u32, Layout)> {
+        let layout = |mark: &Mark| {
+            let ty = types.get(mark.value as usize)?;
+            let lays = self.signals.get(mark.signal)?.layouts(&ty.shape).ok()?;
+            let split = lays.iter().flatten().find(|l| **l != Layout::Whole);
+            let asked = split.or(lays.iter().flatten().next()).copied()?;
+            mark.firm.then_some((mark.value, asked))
+        };
+        program.structure.marks.iter().filter_map(layout).collect()
     }
 
     fn costs(&self, mesh: &Mesh, cx: &Cx) -> Costs {
@@ -114,7 +143,7 @@ impl Session {
     }
 
     /// How the inputs of a program lie on a mesh.
-    fn situation(&self, program: &Program, mesh: &Mesh, cx: &Cx) -> Option<Situation> {
+    fn situation(&self, program: &Program, types: &[Ty], mesh: &Mesh, cx: &Cx) -> Option<Situation> {
         let lies = |id: &TensorId| {
             let tensor = self.tensors.get(id)?;
             match &tensor.spread {
@@ -123,13 +152,14 @@ impl Session {
             }
         };
         let inputs: Option<Vec<_>> = program.inputs.iter().map(lies).collect();
-        Some(Situation { inputs: inputs?, parts: mesh.workers.len(), costs: self.costs(mesh, cx) })
+        let (fixed, costs) = (self.fixed(program, types), self.costs(mesh, cx));
+        Some(Situation { inputs: inputs?, fixed, parts: mesh.workers.len(), costs })
     }
 
     /// Gets a program ready to go: it is divided, and its inputs are on the workers. Gives what it has to wait for.
     /// Whatever is wrong with it shows when it goes.
     pub(super) fn prepare(&mut self, program: &mut Program, parts: &mut Parts, cx: &mut Cx) -> Option<Wait> {
-        let mesh = self.mesh(cx)?;
+        let mesh = self.mesh(program, cx)?;
         let types = cx.checked.check(program).ok()?;
         program.check_binding(&types).ok()?;
         for id in &program.inputs {
@@ -143,7 +173,7 @@ impl Session {
                 self.make_whole(*id, &spread, parts, cx);
             }
         }
-        let situation = self.situation(program, &mesh, cx)?;
+        let situation = self.situation(program, &types, &mesh, cx)?;
         match cx.meshes.find(program.key, &program.structure, &situation) {
             Some(Known::Done(Ok(None))) => return None,
             Some(Known::Done(Ok(Some(_)))) => {}
@@ -174,8 +204,8 @@ impl Session {
 
     /// A program's division as `prepare` left it; the inputs have since been brought to all workers.
     fn division(&self, program: &Program, types: &Arc<[Ty]>, cx: &mut Cx) -> Option<(Arc<Mesh>, Answer)> {
-        let mesh = self.mesh(cx)?;
-        let situation = self.situation(program, &mesh, cx)?;
+        let mesh = self.mesh(program, cx)?;
+        let situation = self.situation(program, types, &mesh, cx)?;
         let known = cx.meshes.find(program.key, &program.structure, &situation);
         let divided = match known {
             Some(Known::Done(divided)) => divided,
@@ -293,6 +323,7 @@ impl Session {
         };
         let mut ask = Situation {
             inputs: vec![(spread.layout, false)],
+            fixed: Vec::new(),
             parts: spread.mesh.workers.len(),
             costs: self.costs(&spread.mesh, cx),
         }
@@ -324,7 +355,7 @@ impl Session {
         if program.structure.instrs.len() > RESCUED {
             return None;
         }
-        let mesh = self.mesh(cx)?;
+        let mesh = self.mesh(program, cx)?;
         let here = |id: &TensorId| {
             let tensor = self.tensors.get(id)?;
             let fits = match &tensor.spread {
@@ -347,7 +378,7 @@ impl Session {
             slots: program.slots.clone(),
             frees: Vec::new(),
         };
-        let mut ask = self.situation(&left, &mesh, cx)?.question(&left.structure, &types);
+        let mut ask = self.situation(&left, &types, &mesh, cx)?.question(&left.structure, &types);
         // It runs on all workers in any case, where its inputs are.
         ask.costs.always = true;
         let divided = match shard::divide(&ask).ok()? {
@@ -421,5 +452,13 @@ impl Session {
 
 /// How a result lies; nothing if every worker has all of it.
 fn spread(mesh: &Arc<Mesh>, layout: Layout) -> Option<Spread> {
-    (layout != Layout::Whole).then(|| Spread { mesh: mesh.clone(), layout })
+    (layout != Layout::Whole && mesh.workers.len() > 1).then(|| Spread { mesh: mesh.clone(), layout })
+}
+
+/// True if these workers can run a program together.
+fn can_meet(workers: &[WorkerId], cx: &Cx) -> bool {
+    let infos: Vec<_> = workers.iter().filter_map(|w| cx.pool.get(*w)).map(|w| &w.info).collect();
+    let Some(first) = infos.first() else { return false };
+    infos.iter().all(|i| i.gangs)
+        && (infos.iter().all(|i| i.process == first.process) || infos.iter().all(|i| i.endpoint.is_some()))
 }

@@ -7,31 +7,122 @@ use gt_ir::{Program, Result, TensorId};
 use gt_net::msg::{
     Batch, Bytes, ClientMsg, Compiled, Failure, Payload, Prefix, Run, SessionMsg, Value, WorkerCmd, WorkerId,
 };
-use std::collections::HashSet;
+use gt_net::observe::{Detail, Trouble};
+use std::collections::{HashSet, VecDeque};
 
 /// Programs remembered as seen.
 const MAX_SEEN: usize = 1 << 16;
+/// Failures remembered.
+const MAX_TROUBLES: usize = 32;
+/// Lines that wait for those who watch.
+const MAX_TRACED: usize = 256;
 
 /// One log: a session's or the server's.
+#[derive(Default)]
 pub(super) struct Log {
-    on: bool,
+    /// It is kept in a file or printed.
+    kept: bool,
+    /// Somebody watches.
+    tracing: bool,
     full: bool,
     lines: u64,
     seen: HashSet<u64>,
+    /// Lines for those who watch.
+    traced: Vec<String>,
+    /// The time in microseconds, where it is known better than in milliseconds.
+    fine: Option<u64>,
+    troubles: VecDeque<Trouble>,
 }
 
 impl Log {
-    pub fn new(on: bool, full: bool) -> Log {
-        Log { on, full, lines: 0, seen: HashSet::new() }
+    pub fn new(kept: bool, full: bool) -> Log {
+        Log { kept, full, ..Log::default() }
+    }
+
+    /// True if lines are wanted.
+    pub fn is_on(&self) -> bool {
+        self.kept || self.tracing
+    }
+
+    /// How closely workers are watched for the log itself.
+    pub fn own_detail(&self) -> Detail {
+        if self.kept { Detail::Programs } else { Detail::Nothing }
+    }
+
+    /// Somebody begins to watch, or nobody does any more.
+    pub fn trace(&mut self, on: bool) {
+        if on && !self.tracing {
+            // Whoever comes has seen no program.
+            self.seen.clear();
+        }
+        self.tracing = on;
+        if !on {
+            self.traced.clear();
+        }
+    }
+
+    pub fn take_traced(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.traced)
+    }
+
+    /// True if those who watch should get their lines now.
+    pub fn is_full(&self) -> bool {
+        self.traced.len() >= MAX_TRACED
+    }
+
+    /// The time in microseconds.
+    pub fn clock(&mut self, now_us: u64) {
+        self.fine = Some(now_us);
+    }
+
+    pub fn micros(&self, now: u64) -> u64 {
+        self.fine.unwrap_or(now * 1000)
+    }
+
+    /// Notes that something went wrong.
+    pub fn trouble(&mut self, now: u64, whom: &str, text: String) {
+        if self.troubles.len() == MAX_TROUBLES {
+            self.troubles.pop_front();
+        }
+        self.troubles.push_back(Trouble { at_ms: now, whom: whom.into(), text });
+    }
+
+    pub fn troubles(&self) -> Vec<Trouble> {
+        self.troubles.iter().cloned().collect()
     }
 
     /// One line: time, number, event, whom it concerns, what, size, details.
-    fn format(&mut self, now: u64, event: &str, whom: &str, what: &str, bytes: u64, details: &str) -> String {
+    pub fn format(
+        &mut self,
+        now: u64,
+        event: &str,
+        whom: &str,
+        what: &str,
+        bytes: u64,
+        details: &str,
+    ) -> String {
         self.lines += 1;
-        let (seconds, millis) = (now / 1000, now % 1000);
+        let now = self.micros(now);
+        let (seconds, micros) = (now / 1_000_000, now % 1_000_000);
         let number = self.lines;
         let size = size_text(bytes);
-        format!("{seconds}.{millis:03}s | #{number:04} | {event} | {whom} | {what} | {size} | {details}")
+        format!("{seconds}.{micros:06}s | #{number:04} | {event} | {whom} | {what} | {size} | {details}")
+    }
+
+    fn put(&mut self, line: String, out: &mut Vec<Action>) {
+        if self.tracing {
+            self.traced.push(line.clone());
+        }
+        if self.kept {
+            out.push(Action::Log(line));
+        }
+    }
+
+    /// Lines that belong to the one before.
+    pub fn lines(&mut self, lines: &[String], out: &mut Vec<Action>) {
+        if self.is_on() {
+            lines.iter().for_each(|line| self.put(line.clone(), out));
+        }
     }
 
     /// Writes a line to the server's log, if it is kept.
@@ -45,9 +136,9 @@ impl Log {
         bytes: u64,
         details: impl FnOnce() -> String,
     ) {
-        if self.on {
+        if self.is_on() {
             let line = self.format(now, event, whom, what, bytes, &details());
-            out.push(Action::Log(line));
+            self.put(line, out);
         }
     }
 
@@ -61,7 +152,7 @@ impl Log {
 
 impl Session {
     pub(super) fn logs(&self, cx: &Cx) -> bool {
-        self.log.is_some() || cx.log.on
+        self.log.is_some() || cx.log.is_on()
     }
 
     /// Writes a line to the session's log and to the server's. `worker` is whom it concerns, else the client.
@@ -82,15 +173,62 @@ impl Session {
             Some(id) => format!("WORKER {}", cx.pool.get(id).map_or("?", |w| w.info.name.as_str())),
         };
         let details = details();
-        if let Some(log) = &mut self.log {
-            let line = log.format(cx.now, event, &whom, what, bytes, &details);
-            self.log_line(cx, line);
-        }
+        self.note_own(cx, event, &whom, what, bytes, &details);
         cx.log.line(cx.now, cx.out, event, &whom, what, bytes, || details);
+    }
+
+    /// Writes a line to the session's own log, if it has one.
+    pub(super) fn note_own(
+        &mut self,
+        cx: &mut Cx,
+        event: &str,
+        whom: &str,
+        what: &str,
+        bytes: u64,
+        details: &str,
+    ) {
+        let Some(log) = &mut self.log else { return };
+        log.fine = cx.log.fine;
+        let line = log.format(cx.now, event, whom, what, bytes, details);
+        self.log_line(cx, line);
+    }
+
+    /// Lines that belong to the one before.
+    pub(super) fn own_lines(&mut self, cx: &mut Cx, lines: &[String]) {
+        if self.log.is_some() {
+            lines.iter().for_each(|line| self.log_line(cx, line.clone()));
+        }
+    }
+
+    /// How closely the session's client wants to see its own work.
+    pub(super) fn own_detail(&self) -> Detail {
+        self.own.max(self.file_detail)
+    }
+
+    /// The client wants to see its own work, or not any more.
+    pub(super) fn watch_own(&mut self, detail: Detail, out: &mut Vec<Action>) {
+        if self.own == detail {
+            return;
+        }
+        self.own = detail;
+        self.log_to.trace = detail >= Detail::Programs;
+        if self.log_to.trace && self.log.is_none() {
+            self.log = Some(Box::new(Log::new(true, false)));
+        } else if !self.log_to.trace && !self.log_to.file && !self.log_to.debug {
+            self.log = None;
+        }
+        let (session, detail) = (Some(self.id), self.own_detail());
+        for worker in &self.touched {
+            out.push(Action::ToWorker(*worker, WorkerCmd::Observe { session, detail }));
+        }
     }
 
     /// Sends a line of the session's log to where its client reads it.
     fn log_line(&self, cx: &mut Cx, line: String) {
+        if self.log_to.trace {
+            let lines = vec![line.clone()];
+            cx.out.push(Action::ToClient(self.id, SessionMsg::Trace { lines }));
+        }
         if self.log_to.debug {
             let line = format!("gt dispatcher: {line}");
             cx.out.push(Action::ToClient(self.id, SessionMsg::Log { line, debug: true }));
@@ -107,11 +245,15 @@ impl Session {
     }
 
     fn note_batch(&mut self, cx: &mut Cx, event: &str, worker: Option<WorkerId>, batch: &Batch) {
+        let self_id = self.id.0;
         for Run { seq, program, .. } in &batch.runs {
             let (key, ops) = (program.key, program.structure.instrs.len());
             self.note(cx, event, worker, "Program", program_bytes(program), || {
                 let (ins, outs, frees) = (program.inputs.len(), program.outs.len(), program.frees.len());
-                format!("seq={seq} key={key:016x} ops={ops} in={ins} out={outs} frees={frees}")
+                let session = self_id;
+                format!(
+                    "session={session} seq={seq} key={key:016x} ops={ops} in={ins} out={outs} frees={frees}"
+                )
             });
             if worker.is_none() {
                 self.note_instructions(cx, program);
@@ -136,7 +278,7 @@ impl Session {
 
     fn note_instructions(&mut self, cx: &mut Cx, program: &Program) {
         let here = self.log.as_mut().is_some_and(|log| log.first_sight(program.key));
-        let server = cx.log.on && cx.log.first_sight(program.key);
+        let server = cx.log.is_on() && cx.log.first_sight(program.key);
         if !here && !server {
             return;
         }
@@ -145,7 +287,7 @@ impl Session {
                 self.log_line(cx, format!("    {text}"));
             }
             if server {
-                cx.out.push(Action::Log(format!("    {text}")));
+                cx.log.lines(&[format!("    {text}")], cx.out);
             }
         }
     }
@@ -158,8 +300,12 @@ impl Session {
                 self.note(cx, "RECV", None, "Forget", 8, || format!("prefix={prefix}"))
             }
             ClientMsg::Upload { tensor, ty, data } => {
-                let bytes = data.as_ref().map_or(0, |d| d.len() as u64);
-                self.note(cx, "RECV", None, "Upload", bytes, || format!("{} {ty}", tensor_text(*tensor)))
+                let inline = data.is_some();
+                let bytes = ty.bytes() as u64;
+                self.note(cx, "RECV", None, "Upload", bytes, || {
+                    let road = if inline { "inside the message" } else { "straight to the worker" };
+                    format!("{} {ty} {road}", tensor_text(*tensor))
+                })
             }
             ClientMsg::Relay { tensor, data } => {
                 self.note(cx, "RECV", None, "Relay", data.len() as u64, || tensor_text(*tensor))
@@ -171,7 +317,11 @@ impl Session {
             ClientMsg::FetchRelay { req, tensor } => self
                 .note(cx, "RECV", None, "Fetch", 16, || format!("{} req={req} relay", tensor_text(*tensor))),
             ClientMsg::Sync { seq } => self.note(cx, "RECV", None, "Sync", 8, || format!("seq={seq}")),
-            ClientMsg::Stats { .. } | ClientMsg::Bye => {}
+            ClientMsg::Signals { specs } => {
+                let names = || specs.iter().map(|s| s.name.as_str()).collect::<Vec<_>>().join(" ");
+                self.note(cx, "RECV", None, "Signals", 0, names)
+            }
+            ClientMsg::Stats { .. } | ClientMsg::Watch { .. } | ClientMsg::Bye => {}
         }
     }
 
@@ -195,7 +345,10 @@ impl Session {
                 self.note(cx, "SEND", None, "Unwanted", 0, || tensor_text(*tensor))
             }
             SessionMsg::Fatal { error } => self.note(cx, "ERROR", None, "Fatal", 0, || error.to_string()),
-            SessionMsg::Stats { .. } | SessionMsg::Log { .. } => {}
+            SessionMsg::Stats { .. }
+            | SessionMsg::Log { .. }
+            | SessionMsg::Snapshot(_)
+            | SessionMsg::Trace { .. } => {}
         }
     }
 
@@ -235,6 +388,8 @@ impl Session {
             WorkerCmd::Mesh(_)
             | WorkerCmd::Disband { .. }
             | WorkerCmd::Watch { .. }
+            | WorkerCmd::Observe { .. }
+            | WorkerCmd::Gauge
             | WorkerCmd::Compile { .. }
             | WorkerCmd::End { .. }
             | WorkerCmd::Stats { .. } => {}
@@ -311,7 +466,7 @@ fn size_text(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes}B"),
         1024..1_048_576 => format!("{:.1}KB", bytes as f64 / 1024.0),
-        1_048_576..1_073_741_824 => format!("{:.1}MB", bytes as f64 / 1048576.0),
-        _ => format!("{:.1}GB", bytes as f64 / 1073741824.0),
+        1_048_576..1_073_741_824 => format!("{:.2}MB", bytes as f64 / 1048576.0),
+        _ => format!("{:.2}GB", bytes as f64 / 1073741824.0),
     }
 }

@@ -24,6 +24,8 @@ const MAX_PLANS: usize = 1024;
 pub(super) struct Situation {
     /// How each live-in lies, and whether only one worker has it.
     pub inputs: Vec<(Layout, bool)>,
+    /// Layouts that signals ask for, by value.
+    pub fixed: Vec<(u32, Layout)>,
     pub parts: usize,
     pub costs: Costs,
 }
@@ -166,6 +168,7 @@ impl Situation {
     fn like(&self, other: &Situation, divided: bool) -> bool {
         let same = |(a, b): (&(Layout, bool), &(Layout, bool))| a.0 == b.0 && (divided || a.1 == b.1);
         self.parts == other.parts
+            && self.fixed == other.fixed
             && self.costs == other.costs
             && self.inputs.len() == other.inputs.len()
             && self.inputs.iter().zip(&other.inputs).all(same)
@@ -178,7 +181,7 @@ impl Situation {
             types: types.clone(),
             inputs: self.inputs.iter().map(|(layout, _)| *layout).collect(),
             at_home: self.inputs.iter().map(|(_, home)| *home).collect(),
-            fixed: Vec::new(),
+            fixed: self.fixed.clone(),
             parts: self.parts,
             costs: self.costs,
         }

@@ -69,7 +69,9 @@ impl Session {
             | ClientMsg::Forget { .. }
             | ClientMsg::Carry { .. }
             | ClientMsg::FetchRelay { .. }
+            | ClientMsg::Signals { .. }
             | ClientMsg::Stats { .. }
+            | ClientMsg::Watch { .. }
             | ClientMsg::Bye => 64,
         };
         // A client out of credit waits for programs to finish, as one that asked does.
@@ -120,7 +122,8 @@ impl Session {
                 Ok(())
             }
             // These are the machine's.
-            ClientMsg::Stats { .. } | ClientMsg::Bye => Ok(()),
+            ClientMsg::Stats { .. } | ClientMsg::Watch { .. } | ClientMsg::Bye => Ok(()),
+            ClientMsg::Signals { specs } => self.add_signals(specs),
         }
     }
 
@@ -181,6 +184,7 @@ impl Session {
         self.counters.instructions += program.structure.instrs.len() as u64;
         let checked = cx.checked.check(&mut program).and_then(|types| {
             program.check_binding(&types)?;
+            self.check_marks(&program.structure, cx)?;
             Ok((self.check_tensors(seq, &program)?, types))
         });
         let (failure, types) = match checked {

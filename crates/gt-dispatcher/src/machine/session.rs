@@ -4,10 +4,12 @@ use super::Cx;
 use super::gang::{ADDED, Sharding, Wait};
 use super::log::Log;
 use super::mesh::Mesh;
+use super::signals::Signals;
 use foldhash::fast::FixedState;
 use gt_ir::{Error, Layout, Program, Result, TensorId, Ty};
 use gt_net::compiling::Compiling;
 use gt_net::msg::{ClientMsg, Failure, Piece, SessionId, SessionMsg, Value, WorkerCmd, WorkerId};
+use gt_net::observe::Detail;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -145,6 +147,8 @@ pub(super) struct Held {
 pub(super) struct LogTo {
     pub file: bool,
     pub debug: bool,
+    /// The client watches itself.
+    pub trace: bool,
 }
 
 /// One client's session.
@@ -156,6 +160,9 @@ pub struct Session {
     pub(super) log: Option<Box<Log>>,
     /// The client reads its log on stderr (`GT_DEBUG_DISPATCHER`), in a file (`GT_INSTRUCTION_LOG`), or both.
     pub(super) log_to: LogTo,
+    /// How closely the client watches its own work, and how closely its log does.
+    pub(super) own: Detail,
+    pub(super) file_detail: Detail,
     /// What the client wants to see of its workers (`GT_DEBUG_WORKER`, `GT_DEBUG_COMPILE`).
     watch: (bool, bool),
     /// How its programs are to be compiled (`GT_AUTO_COMPILE` and its kin).
@@ -192,6 +199,7 @@ pub struct Session {
     pub(super) frees: BTreeMap<WorkerId, Vec<TensorId>>,
     /// Workers that know of this session.
     pub(super) touched: BTreeSet<WorkerId>,
+    pub(super) signals: Signals,
     pub(super) held: Held,
     pub(super) news: News,
     /// What the client was told last.
@@ -215,13 +223,24 @@ impl Session {
         let on = |name: &str| var(name).is_some_and(|v| v != "0");
         let compiling = Compiling::read(|name| var(name).map(str::to_string))?;
         let full = on("GT_INSTRUCTION_LOG_FULL");
-        let log_to = LogTo { file: var("GT_INSTRUCTION_LOG").is_some(), debug: on("GT_DEBUG_DISPATCHER") };
+        let log_to = LogTo {
+            file: var("GT_INSTRUCTION_LOG").is_some(),
+            debug: on("GT_DEBUG_DISPATCHER"),
+            trace: false,
+        };
+        let file_detail = match log_to.file {
+            true if on("GT_INSTRUCTION_LOG_KERNELS") => Detail::Kernels,
+            true => Detail::Programs,
+            false => Detail::Nothing,
+        };
         Ok(Session {
             id,
             name,
             spread: var("GT_PLACEMENT") == Some("spread"),
             log: (log_to.file || log_to.debug).then(|| Box::new(Log::new(true, full))),
             log_to,
+            own: Detail::Nothing,
+            file_detail,
             watch: (on("GT_DEBUG_WORKER"), on("GT_DEBUG_COMPILE")),
             compiling,
             home: None,
@@ -243,6 +262,7 @@ impl Session {
             uploads: VecDeque::new(),
             frees: BTreeMap::new(),
             touched: BTreeSet::new(),
+            signals: Signals::default(),
             held: Held::default(),
             news: News::default(),
             reported: 0,
@@ -259,6 +279,16 @@ impl Session {
 
     pub(super) fn tell_client(&mut self, cx: &mut Cx, message: SessionMsg) {
         self.counters.messages += 1;
+        match &message {
+            SessionMsg::Update { failures, .. } => {
+                // What only depends on the first failure is no other trouble.
+                for (_, failure) in failures.iter().filter(|(seq, f)| f.root == *seq || f.root == 0) {
+                    cx.log.trouble(cx.now, &self.name, failure.error.to_string());
+                }
+            }
+            SessionMsg::Fatal { error } => cx.log.trouble(cx.now, &self.name, error.to_string()),
+            _ => {}
+        }
         if self.logs(cx) {
             self.note_session_msg(cx, &message);
         }
@@ -272,6 +302,10 @@ impl Session {
         if self.touched.insert(worker) {
             if work || plans {
                 cx.out.push(Action::ToWorker(worker, WorkerCmd::Watch { session: self.id, work, plans }));
+            }
+            if self.own_detail() > Detail::Nothing {
+                let (session, detail) = (Some(self.id), self.own_detail());
+                cx.out.push(Action::ToWorker(worker, WorkerCmd::Observe { session, detail }));
             }
             if self.compiling != Compiling::default() {
                 let command = WorkerCmd::Compile { session: self.id, how: self.compiling };

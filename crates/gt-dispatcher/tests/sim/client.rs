@@ -9,6 +9,7 @@ use gt_ir::{
 use gt_net::msg::{
     Batch, ClientMsg, Failure, Fetch, Payload, Prefix, Run, SessionId, SessionMsg, Value, WorkerId,
 };
+use gt_net::observe::{Detail, Scope};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -103,7 +104,8 @@ impl Client {
 
     /// Does something at random.
     pub fn act(&mut self, rng: &mut Rng, to: &mut VecDeque<ClientMsg>, inline_only: bool) {
-        match rng.below(12) {
+        match rng.below(13) {
+            12 => to.push_back(watch(rng)),
             10 => self.begin(rng, to),
             11 => self.stray(rng, to),
             0 | 1 => self.upload(rng, to, inline_only),
@@ -274,6 +276,7 @@ impl Client {
             instrs,
             outs: outs.clone(),
             slots: 1,
+            ..Default::default()
         };
         let mut frees: Vec<TensorId> =
             inputs.iter().zip(dies).filter(|(_, d)| **d).map(|(id, _)| *id).collect();
@@ -352,7 +355,7 @@ impl Client {
                 self.uploads.remove(&tensor).expect("an upload that nobody made");
             }
             SessionMsg::Stats { req, .. } => assert!(self.stats.remove(&req)),
-            SessionMsg::Log { .. } => {}
+            SessionMsg::Log { .. } | SessionMsg::Snapshot(_) | SessionMsg::Trace { .. } => {}
             SessionMsg::Fatal { error } => {
                 assert!(self.malicious, "{:?} ended: {error}", self.id);
                 self.fatal = Some(error);
@@ -440,6 +443,7 @@ fn first(program: &Program, len: usize) -> Program {
         instrs: instrs.iter().map(instr).collect(),
         outs: (k..k + len as u32).collect(),
         slots: slots as u32,
+        ..Default::default()
     };
     Program {
         key: structure.key(),
@@ -453,4 +457,12 @@ fn first(program: &Program, len: usize) -> Program {
 
 fn run_if(may: bool, program: &Program, values: &[Numbers], n: usize) -> Option<Vec<Numbers>> {
     if may { run(program, values, n) } else { None }
+}
+
+/// Begins to watch, or watches otherwise, or ends it.
+fn watch(rng: &mut Rng) -> ClientMsg {
+    let scope = if rng.chance(50) { Scope::Own } else { Scope::All };
+    let details = [Detail::Nothing, Detail::Counters, Detail::Programs, Detail::Kernels];
+    let detail = rng.pick(&details).unwrap_or_default();
+    ClientMsg::Watch { scope, detail, every_ms: rng.below(300) as u32 }
 }

@@ -9,6 +9,7 @@ use gt_net::msg::{
     WorkerMsg, WorkerStats,
 };
 use gt_net::process::Process;
+use gt_net::observe::{Carried, Detail, WorkEvent};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -250,6 +251,14 @@ impl Worker {
                 }
             }
             WorkerCmd::Watch { .. } | WorkerCmd::Compile { .. } => {}
+            WorkerCmd::Observe { session, detail } => {
+                let session = session.unwrap_or(SessionId(rng.below(8) as u64));
+                if detail >= Detail::Programs {
+                    let events = vec![carried(session, rng.below(100) as u64)];
+                    said.push_back(WorkerMsg::Events { now_us: rng.below(1000) as u64, events });
+                }
+            }
+            WorkerCmd::Gauge => said.push_back(WorkerMsg::Gauge(Box::default())),
             WorkerCmd::End { session } => {
                 let ended = || Failure { root: 0, instr: None, error: Error::Runtime("ended".into()) };
                 for item in self.sessions.remove(&session).into_iter().flat_map(|t| t.queue) {
@@ -493,4 +502,9 @@ impl Table {
             }
         }
     }
+}
+
+/// Something to tell those who watch.
+fn carried(session: SessionId, bytes: u64) -> WorkEvent {
+    WorkEvent::Carried(Carried { session, tensor: 1, bytes, inward: true, start_us: 1, took_us: 2 })
 }

@@ -46,7 +46,7 @@ impl Sizes {
 }
 
 fn product<B: Build>(b: &mut B, x: &B::V, y: &B::V, ta: bool, tb: bool) -> Result<B::V> {
-    b.emit(Op::Matmul { ta, tb }, smallvec![x.into(), y.into()])
+    b.emit(Op::Matmul { ta, tb, tf32: false }, smallvec![x.into(), y.into()])
 }
 
 /// `q @ k.T * scale` with the mask; wide.

@@ -126,7 +126,7 @@ fn eval_one(op: &Op, args: &[RefArg]) -> Result<HostTensor> {
         Op::Reduce { kind, dims, .. } => Ok(reduce::reduce(*kind, a.val(0)?, dims, &ty)),
         Op::ArgReduce { kind, dim, .. } => Ok(reduce::arg_reduce(*kind, a.val(0)?, *dim, &ty)),
         Op::Scan { kind, dim } => Ok(reduce::scan(*kind, a.val(0)?, *dim)),
-        Op::Matmul { ta, tb } => {
+        Op::Matmul { ta, tb, .. } => {
             let bias = if args.len() > 2 { Some(a.val(2)?) } else { None };
             Ok(reduce::matmul(a.val(0)?, a.val(1)?, bias, *ta, *tb, &ty))
         }

@@ -139,11 +139,11 @@ fn sums_scans_and_products() {
     assert_eq!(scan(ScanKind::Sum, 1), [1, 3, 6, 4, 9, 15]);
     assert_eq!(scan(ScanKind::Prod, 0), [1, 2, 3, 4, 10, 18]);
     let b = i([3, 2], &[1, 0, 2, 1, 0, 3]);
-    let product = Op::Matmul { ta: false, tb: false };
+    let product = Op::Matmul { ta: false, tb: false, tf32: false };
     assert_eq!(run_op(product, &[Val(&x), Val(&b)]).to_i64s(), [5, 11, 14, 23]);
-    let gram = Op::Matmul { ta: true, tb: false };
+    let gram = Op::Matmul { ta: true, tb: false, tf32: false };
     assert_eq!(run_op(gram, &[Val(&x), Val(&x)]).to_i64s(), [17, 22, 27, 22, 29, 36, 27, 36, 45]);
-    let outer = Op::Matmul { ta: false, tb: true };
+    let outer = Op::Matmul { ta: false, tb: true, tf32: false };
     let bias = i([2], &[100, 200]);
     assert_eq!(run_op(outer, &[Val(&x), Val(&x), Val(&bias)]).to_i64s(), [114, 232, 132, 277]);
 }

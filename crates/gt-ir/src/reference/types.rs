@@ -52,7 +52,7 @@ pub(super) fn result(op: &Op, args: &[RefArg]) -> Ty {
         Op::ArgReduce { dim, keepdim, .. } => {
             Ty::new(DType::I64, without(&tensors[0].shape, &[*dim], *keepdim))
         }
-        Op::Matmul { ta, tb } => {
+        Op::Matmul { ta, tb, .. } => {
             let batches: Vec<Ty> =
                 tensors[..2].iter().map(|t| Ty::new(t.dtype, &t.shape[..t.shape.len() - 2])).collect();
             let mut shape = stretched(&[&batches[0], &batches[1]]);

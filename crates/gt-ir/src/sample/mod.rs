@@ -109,7 +109,7 @@ fn next(op: &Op) -> Option<Op> {
         Op::Put { .. } => Op::Reduce { kind: ReduceKind::Sum, dims: dims(), keepdim: false },
         Op::Reduce { .. } => Op::ArgReduce { kind: ArgKind::Max, dim: 0, keepdim: false },
         Op::ArgReduce { .. } => Op::Scan { kind: ScanKind::Sum, dim: 0 },
-        Op::Scan { .. } => Op::Matmul { ta: false, tb: false },
+        Op::Scan { .. } => Op::Matmul { ta: false, tb: false, tf32: false },
         Op::Matmul { .. } => Op::Gather { dim: 0 },
         Op::Gather { .. } => Op::Scatter { dim: 0, mode: ScatterMode::Set },
         Op::Scatter { .. } => Op::Take { dim: 0 },

@@ -437,7 +437,7 @@ fn matmul(s: &mut Samples) {
             if let Some(bias) = bias {
                 args.push(s.val(dtype, &bias, WIDE));
             }
-            s.push(Op::Matmul { ta, tb }, args);
+            s.push(Op::Matmul { ta, tb, tf32: dtype == DType::F32 && ta && tb }, args);
         },
     );
 }

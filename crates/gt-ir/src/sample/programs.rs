@@ -186,7 +186,11 @@ impl Maker {
                     continue;
                 }
                 Given::Num(x) => {
-                    if !(op.slot_arg(i) || op.may_become_slot(i) && self.rng.one_in(3)) {
+                    let tile = op.start_arg(i)
+                        && matches!(args.first(), Some(Arg::Value(v))
+                            if op.is_tile(&self.values[*v as usize].ty.shape, x.as_i64()));
+                    let slot = op.slot_arg(i) && !tile || op.may_become_slot(i) && self.rng.one_in(3);
+                    if !slot {
                         args.push(Arg::Const(x));
                         continue;
                     }
@@ -582,7 +586,8 @@ impl Maker {
         if self.rng.one_in(3) {
             args.push(Given::Val(self.some(&Ty::new(ty.dtype, [n]))?));
         }
-        self.emit(Op::Matmul { ta, tb }, args)
+        let tf32 = ty.dtype == DType::F32 && self.rng.one_in(4);
+        self.emit(Op::Matmul { ta, tb, tf32 }, args)
     }
 }
 

@@ -98,7 +98,7 @@ impl RandomProgram {
         }
         let outs = outs.iter().map(|v| now[v]).collect();
         RandomProgram {
-            structure: Structure { inputs, instrs, outs, slots: s.slots },
+            structure: Structure { inputs, instrs, outs, slots: s.slots, ..Default::default() },
             inputs: data,
             slots: self.slots.clone(),
         }

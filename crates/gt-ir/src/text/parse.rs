@@ -312,7 +312,7 @@ impl<'a> Cursor<'a> {
         let mut attrs = Attrs { name, list: Vec::new() };
         if self.eat("{") {
             loop {
-                let key = self.take_while(|ch| ch.is_ascii_lowercase());
+                let key = self.take_while(|ch| ch.is_ascii_lowercase() || ch.is_ascii_digit());
                 self.expect("=")?;
                 let value = self.attr(key, nested)?;
                 attrs.list.push((key, value));
@@ -335,7 +335,7 @@ impl<'a> Cursor<'a> {
                 Attr::Ints(self.list(|c| c.number("a size"))?)
             }
             "dtype" => Attr::DType(self.dtype()?),
-            "keepdim" | "ta" | "tb" | "descending" | "largest" | "causal" | "momentum" | "first"
+            "keepdim" | "ta" | "tb" | "tf32" | "descending" | "largest" | "causal" | "momentum" | "first"
             | "dampened" | "nesterov" | "maximize" | "decay" | "decoupled" | "amsgrad" => {
                 let on = self.eat("true");
                 if !on {
@@ -385,6 +385,11 @@ impl Attrs<'_> {
             Some(i) => Ok(self.list.remove(i).1),
             None => bail!(Value, "{}: the attribute {key} is missing", self.name),
         }
+    }
+
+    /// True if an attribute is there that need not be.
+    fn has(&self, key: &str) -> bool {
+        self.list.iter().any(|(k, _)| *k == key)
     }
 
     take!(int, Int, i64);
@@ -478,7 +483,11 @@ impl Attrs<'_> {
             "ARGMIN" => self.arg_reduce(ArgKind::Min)?,
             "CUMSUM" => Op::Scan { kind: ScanKind::Sum, dim: self.size("dim")? },
             "CUMPROD" => Op::Scan { kind: ScanKind::Prod, dim: self.size("dim")? },
-            "MATMUL" => Op::Matmul { ta: self.flag("ta")?, tb: self.flag("tb")? },
+            "MATMUL" => Op::Matmul {
+                ta: self.flag("ta")?,
+                tb: self.flag("tb")?,
+                tf32: self.has("tf32") && self.flag("tf32")?,
+            },
             "GATHER" => Op::Gather { dim: self.size("dim")? },
             "SCATTER" => Op::Scatter { dim: self.size("dim")?, mode: self.mode("mode")? },
             "TAKE" => Op::Take { dim: self.size("dim")? },

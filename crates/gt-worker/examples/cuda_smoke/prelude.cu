@@ -69,3 +69,8 @@ template <> __device__ __forceinline__ i64 gt_floor_div(i64 a, i64 b) {
     if (b == -1) return (i64)(0ull - (unsigned long long)a);
     return a / b - (a % b != 0 && (a < 0) != (b < 0));
 }
+template <typename T> __device__ __forceinline__ T gt_tanh(T x) { return tanh(x); }
+template <typename T> __device__ __forceinline__ T gt_gelu_grad(T x) {
+    T bell = T(0.39894228040143267794) * exp(T(-0.5) * x * x);
+    return T(0.5) * (T(1) + erf(x * T(0.70710678118654752440))) + (bell == T(0) ? T(0) : x * bell);
+}

@@ -1,6 +1,7 @@
 //! The devices a worker can run on.
 
 pub mod cpu;
+pub mod cuda;
 pub mod reference;
 
 use crate::backend::Backend;
@@ -8,26 +9,56 @@ use gt_ir::{Result, bail};
 use std::sync::Arc;
 
 /// The names `open` takes.
-pub const NAMES: [&str; 5] = ["auto", "cpu", "reference", "pytorch", "numpy"];
+pub const NAMES: [&str; 6] = ["auto", "cuda", "cpu", "reference", "pytorch", "numpy"];
 
-/// Opens device `i` of `n` that share this machine: processors are divided among them, each with cores of its own.
-pub fn open_share(name: &str, i: usize, n: usize) -> Result<Arc<dyn Backend>> {
+/// Opens device `i` of `n` that share this machine: GPUs are taken in turns, and processors are divided, so that each
+/// device has cores of its own. Says why `auto` is not a GPU.
+pub fn choose_share(name: &str, i: usize, n: usize) -> Result<(Arc<dyn Backend>, Option<String>)> {
+    let gpus = gpus(name);
     let cores = cpu::threads::cores();
     let each = cores.len() / n.max(1);
     match name {
-        "auto" | "pytorch" | "cpu" if n > 1 && each > 0 && i < n => {
-            Ok(Arc::new(cpu::CpuBackend::on_cores(&cores[i * each..(i + 1) * each])))
+        "auto" | "pytorch" | "cpu" if gpus == 0 && n > 1 && each > 0 && i < n => {
+            Ok((Arc::new(cpu::CpuBackend::on_cores(&cores[i * each..(i + 1) * each])), None))
         }
-        // More devices than cores take turns.
-        name => open(name, Some((cores.len() / n.max(1)).max(1) as u32)),
+        // More processors than cores take turns.
+        name => {
+            let device = if gpus > 0 { Some(i as u32 % gpus) } else { None };
+            choose(name, Some(each.max(1) as u32), device)
+        }
     }
 }
 
 /// Opens a device by name. `auto` (also `pytorch`) is the fastest there is, `numpy` is the reference.
 pub fn open(name: &str, threads: Option<u32>) -> Result<Arc<dyn Backend>> {
-    match name {
-        "auto" | "pytorch" | "cpu" => Ok(Arc::new(cpu::CpuBackend::new(threads))),
-        "reference" | "numpy" => Ok(Arc::new(reference::ReferenceBackend::default())),
+    choose(name, threads, None).map(|(backend, _)| backend)
+}
+
+/// Opens a device by name, the GPU by its number where one is meant; says why `auto` is not a GPU.
+pub fn choose(
+    name: &str,
+    threads: Option<u32>,
+    device: Option<u32>,
+) -> Result<(Arc<dyn Backend>, Option<String>)> {
+    let cpu = || Arc::new(cpu::CpuBackend::new(threads));
+    Ok(match name {
+        "cuda" => (Arc::new(cuda::CudaBackend::open(device.unwrap_or(0))?), None),
+        // A device that was asked for by its number is no matter of choice.
+        "auto" | "pytorch" => match (cuda::CudaBackend::open(device.unwrap_or(0)), device) {
+            (Ok(gpu), _) => (Arc::new(gpu), None),
+            (Err(error), Some(_)) => return Err(error),
+            (Err(error), None) => (cpu(), Some(error.to_string())),
+        },
+        "cpu" => (cpu(), None),
+        "reference" | "numpy" => (Arc::new(reference::ReferenceBackend::default()), None),
         other => bail!(Value, "backend: unknown backend {other:?}, choose one of {}", NAMES.join(", ")),
+    })
+}
+
+/// How many GPUs a name would find: none where it means another device.
+pub fn gpus(name: &str) -> u32 {
+    match name {
+        "auto" | "pytorch" | "cuda" => cuda::count().unwrap_or(0),
+        _ => 0,
     }
 }

@@ -1,6 +1,6 @@
 //! The reference as a backend: every instruction on its own, slow and obviously right. The judge in tests.
 
-use crate::backend::{Backend, Buffer, Effort, HostBytes, Memory, Plan, PlanError};
+use crate::backend::{Backend, Buffer, Effort, HostBytes, Memory, Plan, PlanError, StepClock};
 use crate::gang::Group;
 use crate::gang::collect::{self, Item};
 use gt_ir::host::HostTensor;
@@ -77,6 +77,7 @@ impl Plan for ReferencePlan {
         inputs: &mut Vec<Buffer>,
         slots: &[Slot],
         group: &dyn Group,
+        _: Option<&StepClock>,
     ) -> Result<Vec<Buffer>, PlanError> {
         let mut failed = None;
         let outs = self.run_with(inputs, slots, &mut |c, xs| {

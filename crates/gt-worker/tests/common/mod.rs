@@ -177,7 +177,12 @@ fn program(structure: Structure, inputs: &[u64], outs: &[u64], slots: Vec<Slot>)
 pub fn full(n: usize, fill: i64, out: u64) -> Program {
     let op = Op::Full { shape: Shape::from([n]), dtype: DType::I64 };
     let instr = Instr { op, args: [Arg::Const(Scalar::Int(fill))].into_iter().collect() };
-    program(Structure { inputs: vec![], instrs: vec![instr], outs: vec![0], slots: 0 }, &[], &[out], vec![])
+    program(
+        Structure { inputs: vec![], instrs: vec![instr], outs: vec![0], slots: 0, ..Default::default() },
+        &[],
+        &[out],
+        vec![],
+    )
 }
 
 /// `out := a * by + b`, with `by` in a slot; `dies` says which of the two are dropped.
@@ -192,6 +197,7 @@ pub fn mul_add(n: usize, a: u64, b: u64, by: i64, dies: [bool; 2], out: u64) -> 
         ],
         outs: vec![3],
         slots: 1,
+        ..Default::default()
     };
     program(structure, &[a, b], &[out], vec![Slot::Num(Scalar::Int(by))])
 }
@@ -204,6 +210,7 @@ pub fn scale(n: usize, a: u64, by: i64, dies: bool, out: u64) -> Program {
         instrs: vec![Instr { op: Op::Binary(Binary::Mul), args }],
         outs: vec![1],
         slots: 0,
+        ..Default::default()
     };
     program(structure, &[a], &[out], vec![])
 }
@@ -216,6 +223,7 @@ pub fn take(n: usize, a: u64, index: u64, dies: bool, out: u64) -> Program {
         instrs: vec![Instr { op: Op::Take { dim: 0 }, args }],
         outs: vec![2],
         slots: 0,
+        ..Default::default()
     };
     program(structure, &[a, index], &[out], vec![])
 }

@@ -7,10 +7,11 @@ use super::memory::{Block, CpuMemory, Pool};
 use super::threads::{Ptr, Threads};
 use super::waves::{Wave, waves};
 use super::{attend, collective, cpu_memory, index, matmul, rows, sort};
-use crate::backend::{Buffer, Plan, PlanError};
+use crate::backend::{Buffer, Plan, PlanError, StepClock};
 use crate::gang::Group;
 use gt_compiler::{Place, Work};
 use gt_ir::{Error, Op, Slot, Structure, philox};
+use gt_net::observe::StepInfo;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -120,8 +121,8 @@ impl CpuPlan {
     }
 
     /// Runs all steps: in order the first time, as waves when the plan has come back.
-    fn steps(&self, bases: Bases) -> Result<(), PlanError> {
-        let alone = |i: usize| self.alone(i, bases);
+    fn run_steps(&self, bases: Bases, clock: Option<&StepClock>) -> Result<(), PlanError> {
+        let alone = |i: usize| self.alone(i, bases, clock);
         let first = self.runs.fetch_add(1, Ordering::Relaxed) == 0;
         if first || self.threads.count() == 1 || self.plan.steps.len() < 3 {
             return (0..self.plan.steps.len()).try_for_each(alone);
@@ -145,14 +146,24 @@ impl CpuPlan {
         Ok(())
     }
 
-    fn alone(&self, i: usize, bases: Bases) -> Result<(), PlanError> {
+    fn alone(&self, i: usize, bases: Bases, clock: Option<&StepClock>) -> Result<(), PlanError> {
         let instr = Some(self.plan.steps[i].instr);
-        self.step(i, bases).map_err(|error| PlanError { instr, error })
+        let start = clock.map(StepClock::now);
+        let done = self.step(i, bases).map_err(|error| PlanError { instr, error });
+        if let (Some(clock), Some(start)) = (clock, start) {
+            clock.end(i as u32, start);
+        }
+        done
     }
 
     /// Runs all steps in order, together with the others of the gang. A rank that is past the last step that can fail
     /// overwrites its dying inputs, so by then it knows that no other has failed (C5).
-    fn steps_together(&self, bases: Bases, group: &dyn Group) -> Result<(), PlanError> {
+    fn steps_together(
+        &self,
+        bases: Bases,
+        group: &dyn Group,
+        clock: Option<&StepClock>,
+    ) -> Result<(), PlanError> {
         let steps = &self.plan.steps;
         let last = steps.iter().rposition(|s| s.can_fail());
         let met = last.is_some_and(|i| matches!(steps[i].work, Work::Collective(_)));
@@ -163,9 +174,15 @@ impl CpuPlan {
                 group.agree()?;
             }
             match &step.work {
-                Work::Collective(c) => collective::run(c, &self.plan, bases, group)
-                    .map_err(|e| PlanError { instr: e.instr.or(Some(step.instr)), ..e })?,
-                _ => self.alone(i, bases)?,
+                Work::Collective(c) => {
+                    let start = clock.map(StepClock::now);
+                    collective::run(c, &self.plan, bases, group)
+                        .map_err(|e| PlanError { instr: e.instr.or(Some(step.instr)), ..e })?;
+                    if let (Some(clock), Some(start)) = (clock, start) {
+                        clock.end(i as u32, start);
+                    }
+                }
+                _ => self.alone(i, bases, clock)?,
             }
         }
         if agrees_at == Some(steps.len()) { group.agree() } else { Ok(()) }
@@ -295,18 +312,19 @@ struct Bound {
 }
 
 impl CpuPlan {
-    fn execute(
+    fn run_with(
         &self,
         inputs: &mut [Buffer],
         slots: &[Slot],
+        clock: Option<&StepClock>,
         group: Option<&dyn Group>,
     ) -> Result<Vec<Buffer>, PlanError> {
         let mut bound = self.bind(inputs).map_err(|error| PlanError { instr: None, error })?;
         let bases = Bases { ptrs: &bound.ptrs, slots };
         let _awake = self.long.then(|| self.threads.stay_awake());
         match group {
-            None => self.steps(bases)?,
-            Some(group) => self.steps_together(bases, group)?,
+            None => self.run_steps(bases, clock)?,
+            Some(group) => self.steps_together(bases, group, clock)?,
         }
         let mut outs: Vec<Buffer> = Vec::with_capacity(self.plan.outs.len());
         for (k, &storage) in self.plan.outs.iter().enumerate() {
@@ -329,7 +347,7 @@ impl CpuPlan {
 
 impl Plan for CpuPlan {
     fn run(&self, inputs: &mut Vec<Buffer>, slots: &[Slot]) -> Result<Vec<Buffer>, PlanError> {
-        self.execute(inputs, slots, None)
+        self.run_with(inputs, slots, None, None)
     }
 
     fn run_gang(
@@ -337,8 +355,27 @@ impl Plan for CpuPlan {
         inputs: &mut Vec<Buffer>,
         slots: &[Slot],
         group: &dyn Group,
+        clock: Option<&StepClock>,
     ) -> Result<Vec<Buffer>, PlanError> {
-        self.execute(inputs, slots, Some(group))
+        self.run_with(inputs, slots, clock, Some(group))
+    }
+
+    fn run_timed(
+        &self,
+        inputs: &mut Vec<Buffer>,
+        slots: &[Slot],
+        clock: &StepClock,
+    ) -> Result<Vec<Buffer>, PlanError> {
+        self.run_with(inputs, slots, Some(clock), None)
+    }
+
+    fn steps(&self) -> Vec<StepInfo> {
+        let info = |step: &gt_compiler::Step| {
+            let mut instrs = vec![step.instr];
+            instrs.extend(&step.fused);
+            StepInfo { name: step.label().into(), family: step.family(&self.structure), instrs }
+        };
+        self.plan.steps.iter().map(info).collect()
     }
 
     fn profile(&self, inputs: &mut Vec<Buffer>, slots: &[Slot]) -> Result<Vec<(String, f64)>, PlanError> {

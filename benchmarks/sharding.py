@@ -1,0 +1,415 @@
+"""What the sharding benchmarks share: cases, measuring, the machine's own scaling, tables.
+
+Scaling is judged against what the machine allows: as many independent processes as there are workers, pinned to the
+same cores or GPUs, do the same products on their parts of the batch at the same time and never talk to one another.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+SQUARES = [4096, 8192, 16384]
+BATCHES = [(8192, 4096, 4096), (16384, 4096, 4096), (32768, 2048, 2048)]
+MLPS = [(4096, (4096, 4096, 4096, 4096)), (8192, (4096, 8192, 4096, 2048)), (16384, (2048, 4096, 4096, 1024))]
+TITLES = {
+    "square": "Square Matrix Multiplications",
+    "batch": "Large Batch Matrix Multiplications",
+    "mlp": "MLP Forward Passes",
+    "qwen3": "Data-parallel Qwen3-small Training Step",
+}
+# The part of the machine's own scaling that has to be reached.
+GOALS = {"batch": 0.93, "mlp": 0.88, "qwen3": 0.80}
+
+
+@dataclasses.dataclass
+class Case:
+    """One row: its kind, the rows of its input, and the sizes of its layers."""
+
+    kind: str
+    rows: int
+    sizes: tuple
+
+    @property
+    def name(self):
+        if self.kind == "square":
+            return f"{self.rows}x{self.rows}"
+        if self.kind == "batch":
+            return f"({self.rows},{self.sizes[0]})@({self.sizes[0]},{self.sizes[1]})"
+        if self.kind == "mlp":
+            return f"{self.rows} x " + "-".join(map(str, self.sizes))
+        return f"{self.rows} x {self.sizes[0]} tokens"
+
+    @property
+    def flops(self):
+        pairs = zip(self.sizes, self.sizes[1:], strict=False)
+        return 0 if self.kind == "qwen3" else sum(2 * self.rows * a * b for a, b in pairs)
+
+
+def cases(quick=False, scale=1.0, kinds=TITLES):
+    """The rows of the tables. `scale` makes them smaller, for CPUs; `quick` takes the first of each."""
+
+    def sized(n):
+        return max(64, int(n * scale) // 64 * 64)
+
+    squares = [Case("square", sized(n), (sized(n), sized(n))) for n in SQUARES]
+    batches = [Case("batch", sized(m), (sized(k), sized(n))) for m, k, n in BATCHES]
+    mlps = [Case("mlp", sized(m), tuple(map(sized, sizes))) for m, sizes in MLPS]
+    qwen3 = [Case("qwen3", 16, (128,))]
+    rows = [squares, batches, mlps] if quick else [squares, batches, mlps, qwen3]
+    chosen = [row for group in rows for row in (group[:1] if quick else group)]
+    return [row for row in chosen if row.kind in kinds]
+
+
+# One process: the same work on a whole system, or on a part of the rows alone.
+
+
+def work(gt, case, iterations, part=0, parts=1):
+    """A function of the iteration that does the work and gives what has to stay alive."""
+    rows = case.rows * (part + 1) // parts - case.rows * part // parts
+    gt.manual_seed(part)
+    if case.kind == "qwen3":
+        return training(gt, rows, case.sizes[0])
+    weights = [gt.randn(a, b) * 0.02 for a, b in zip(case.sizes, case.sizes[1:], strict=False)]
+    inputs = [gt.randn(rows, case.sizes[0]) for _ in range(iterations)]
+    gt.synchronize()
+
+    def step(i):
+        y = inputs[i] @ weights[0]
+        for w in weights[1:]:
+            y = y.relu() @ w
+        return y
+
+    return step
+
+
+def training(gt, batch, length):
+    """One step of training per iteration."""
+    sys.path[:0] = [str(ROOT / "examples"), str(ROOT / "examples/qwen3")]
+    import framework
+    import numpy as np
+
+    framework.choose(False)
+    import weights
+
+    model = weights.fresh("small", None)
+    optimizer = gt.optim.AdamW(model.parameters(), lr=1e-3)
+    rng = np.random.default_rng(0)
+
+    def step(_):
+        ids = gt.from_numpy(rng.integers(0, model.config.vocab_size, (batch, length)))
+        loss = model.loss(ids, ids)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def timed(gt, step, i, download):
+    start = time.perf_counter()
+    kept = step(i)
+    if download:
+        kept.numpy()
+    else:
+        gt.synchronize()
+    return time.perf_counter() - start
+
+
+WARMUP = 2
+
+
+def measure(gt, case, iterations, download, workers=None):
+    """Seconds of the fastest iteration. With `workers` only the first so many of them are used."""
+    inside = contextlib.nullcontext()
+    if workers is not None:
+        name = f"first_{workers}"
+        gt.register_config(name, gt.SignalConfig(workers=list(range(workers))))
+        inside = gt.signal.context(name)
+    with inside:
+        step = work(gt, case, iterations + WARMUP)
+        times = [timed(gt, step, i, download) for i in range(iterations + WARMUP)]
+    return min(times[WARMUP:])
+
+
+def child():
+    """A process of its own: `system` measures a running system, `alone` does one part whenever it is told to."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("role", choices=["system", "alone"])
+    parser.add_argument("--case", type=json.loads)
+    parser.add_argument("--iterations", type=int)
+    parser.add_argument("--download", action="store_true")
+    parser.add_argument("--address")
+    parser.add_argument("--workers", type=int)
+    parser.add_argument("--part", type=int, default=0)
+    parser.add_argument("--parts", type=int, default=1)
+    parser.add_argument("--cores", type=json.loads)
+    args = parser.parse_args()
+    if args.cores:
+        os.sched_setaffinity(0, args.cores)
+    import gt
+
+    case = Case(args.case["kind"], args.case["rows"], tuple(args.case["sizes"]))
+    if args.role == "system":
+        gt.connect(args.address)
+        print(json.dumps(measure(gt, case, args.iterations, args.download, args.workers)))
+        return
+    step = work(gt, case, args.iterations + WARMUP, args.part, args.parts)
+    print("ready", flush=True)
+    for i in range(args.iterations + WARMUP):
+        sys.stdin.readline()
+        print(timed(gt, step, i, args.download), flush=True)
+
+
+def command(role, case, iterations, download):
+    row = json.dumps(dataclasses.asdict(case))
+    line = [sys.executable, __file__, role, "--case", row, "--iterations", str(iterations)]
+    return line + (["--download"] if download else [])
+
+
+def system(case, address, iterations, download, workers=None):
+    """Seconds on a running system, measured from a process that shards automatically."""
+    line = command("system", case, iterations, download) + ["--address", address]
+    if workers is not None:
+        line += ["--workers", str(workers)]
+    done = subprocess.run(line, capture_output=True, text=True, env={**os.environ, "GT_AUTO_SHARD": "1"})
+    if done.returncode:
+        raise SystemExit(f"{case.name}: the measurement failed:\n{done.stdout}{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def alone(case, devices, iterations, download):
+    """Seconds of independent processes, one per device, that do their parts at the same time."""
+    processes = []
+    for i, device in enumerate(devices):
+        line = command("alone", case, iterations, download) + ["--part", str(i), "--parts", str(len(devices))]
+        env = {**os.environ, **device.env}
+        env.pop("GT_SERVER", None)
+        env.pop("GT_AUTO_SHARD", None)
+        if device.cores:
+            line += ["--cores", json.dumps(device.cores)]
+        process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+        processes.append(process)
+    try:
+        for process in processes:
+            if process.stdout.readline().strip() != "ready":
+                raise SystemExit(f"{case.name}: a process on its own failed")
+        times = []
+        for _ in range(iterations + WARMUP):
+            for process in processes:
+                process.stdin.write("go\n")
+                process.stdin.flush()
+            times.append(max(float(process.stdout.readline()) for process in processes))
+        return min(times[WARMUP:])
+    finally:
+        for process in processes:
+            process.stdin.close()
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+
+# Devices and systems.
+
+
+@dataclasses.dataclass
+class Device:
+    """What one worker runs on: a GPU, or cores of its own."""
+
+    env: dict
+    cores: list
+
+
+def gpu_count():
+    try:
+        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
+    except FileNotFoundError:
+        return 0
+    return len(re.findall("^GPU", done.stdout, re.M))
+
+
+def devices(kind, count, threads):
+    """`count` devices of a kind, in order."""
+    if kind == "gpu":
+        there = gpu_count()
+        if count > there:
+            raise SystemExit(f"--gpus {count}: this machine has {there} GPUs; --workers cpu uses its cores instead")
+        return [Device({"CUDA_VISIBLE_DEVICES": str(i)}, []) for i in range(count)]
+    cores = sorted(os.sched_getaffinity(0))
+    if count * threads > len(cores):
+        raise SystemExit(
+            f"--gpus {count} --threads {threads}: {count * threads} cores are needed and {len(cores)} are there"
+        )
+    env = {"GT_BACKEND": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    return [Device(env, cores[i * threads : (i + 1) * threads]) for i in range(count)]
+
+
+@contextlib.contextmanager
+def running(chosen, port):
+    """A server and one worker per device, stopped at the end; gives the address."""
+    processes = []
+    try:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "gt.server", "-p", str(port)], stdout=subprocess.PIPE, text=True
+        )
+        processes.append(server)
+        found = re.search(r":(\d+)\s*$", server.stdout.readline())
+        if not found:
+            raise SystemExit(f"the server did not start on port {port}")
+        port = found.group(1)
+        for i, device in enumerate(chosen):
+            line = [sys.executable, "-m", "gt.worker", "--host", "localhost", "-p", port, "--name", f"w{i}"]
+            if device.cores:
+                line += ["--threads", str(len(device.cores))]
+            process = subprocess.Popen(line, stdout=subprocess.DEVNULL, env={**os.environ, **device.env})
+            if device.cores:
+                os.sched_setaffinity(process.pid, device.cores)
+            processes.append(process)
+        wait = [sys.executable, "-m", "gt", "wait", "--host", "localhost", "-p", port]
+        wait += ["--workers", str(len(chosen)), "--timeout", "120"]
+        if subprocess.run(wait, stdout=subprocess.DEVNULL).returncode:
+            raise SystemExit("the workers did not come")
+        yield f"localhost:{port}"
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+        for process in processes:
+            process.wait(timeout=20)
+            if process.stdout:
+                process.stdout.close()
+
+
+# Tables.
+
+
+def speedups(rows, count, first):
+    """(speedup, the machine's own speedup or None) of one count over the first, per row."""
+    out = []
+    for row in rows:
+        got, base = row["seconds"].get(count), row["seconds"].get(first)
+        alone_got, alone_base = row["alone"].get(count), row["alone"].get(first)
+        if got and base:
+            out.append((row, base / got, alone_base / alone_got if alone_got and alone_base else None))
+    return out
+
+
+def show(rows, counts, what, download):
+    """Prints the tables and the summary."""
+    word = "GPU" if what == "gpu" else "worker"
+    names = {n: f"{n} {word}" + ("s" if n > 1 else "") for n in counts}
+    print("=" * 100 + "\nPERFORMANCE COMPARISON\n" + "=" * 100)
+    print(f"Times are of computing{' and downloading the result' if download else '; no download is included'}.")
+    for kind, title in TITLES.items():
+        group = [row for row in rows if row["kind"] == kind]
+        if not group:
+            continue
+        width = max(len(row["name"]) for row in group) + 2
+        print(f"\n--- {title} ---")
+        print(f"{'Shape':<{width}}| " + " | ".join(f"{names[n]:<21}" for n in counts) + "\n" + "-" * 100)
+        for row in group:
+            cells = []
+            for n in counts:
+                seconds = row["seconds"][n]
+                rate = f"({row['flops'] / seconds / 1e12:6.2f} TF)" if row["flops"] else ""
+                cells.append(f"{seconds:9.4f}s {rate:<11}")
+            print(f"{row['name']:<{width}}| " + " | ".join(cells))
+            line = ["baseline"] + [f"{row['seconds'][counts[0]] / row['seconds'][n]:.2f}x" for n in counts[1:]]
+            print(f"{'Speedup:':<{width}}| " + " | ".join(f"{text:<21}" for text in line))
+            if row["alone"]:
+                line = ["baseline"] + [
+                    f"{row['alone'][counts[0]] / row['alone'][n]:.2f}x alone, {row['of_machine'][n]:.2f} of it"
+                    for n in counts[1:]
+                ]
+                print(f"{'Machine:':<{width}}| " + " | ".join(f"{text:<21}" for text in line))
+    if len(counts) > 1:
+        print("\n" + "=" * 100 + "\nSUMMARY\n" + "=" * 100)
+    for n in counts[1:]:
+        found = [row["seconds"][counts[0]] / row["seconds"][n] for row in rows]
+        print(f"\n{names[n]} vs {names[counts[0]]}:")
+        print(f"  Average speedup: {sum(found) / len(found):.2f}x")
+        print(f"  Min speedup: {min(found):.2f}x")
+        print(f"  Max speedup: {max(found):.2f}x")
+        for kind, goal in GOALS.items():
+            reached = [row["of_machine"][n] for row in rows if row["kind"] == kind and row["of_machine"]]
+            if reached:
+                mark = "+" if min(reached) >= goal else "-"
+                print(f"  {mark} {TITLES[kind]}: {min(reached):.2f} of the machine's scaling, at least {goal:.2f}")
+
+
+def finish(rows, counts):
+    """Adds to each row which part of the machine's scaling was reached."""
+    first = counts[0]
+    for row in rows:
+        row["of_machine"] = {
+            n: (row["seconds"][first] / row["seconds"][n]) / (row["alone"][first] / row["alone"][n])
+            for n in counts[1:]
+            if row["alone"]
+        }
+
+
+def options(doc):
+    """The options of both benchmarks."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpus", type=int, nargs="+", default=[1, 8], help="numbers of workers to compare")
+    parser.add_argument("--quick", action="store_true", help="3 tests, 3 iterations each")
+    parser.add_argument("--port", type=int, default=9000, help="port of the server")
+    parser.add_argument("--workers", choices=["auto", "gpu", "cpu"], default="auto", help="what the workers run on")
+    parser.add_argument("--threads", type=int, help="threads of each CPU worker; by default the cores are divided")
+    parser.add_argument("--scale", type=float, help="factor of all sizes; by default 1, and 0.25 on CPUs")
+    parser.add_argument("--iterations", type=int, help="runs per row, of which the fastest counts")
+    parser.add_argument("--kinds", nargs="+", choices=list(TITLES), default=list(TITLES), help="which tables")
+    parser.add_argument("--download", action="store_true", help="include the download of each result")
+    parser.add_argument("--no-baseline", action="store_true", help="do not measure what the machine allows")
+    parser.add_argument("--json", help="write the numbers to a file")
+    args = parser.parse_args()
+    if args.workers == "auto":
+        args.workers = "gpu" if gpu_count() else "cpu"
+    args.gpus = sorted(set(args.gpus))
+    if args.gpus[0] < 1:
+        parser.error("--gpus: expected numbers from 1 on")
+    if args.threads is None:
+        args.threads = max(1, len(os.sched_getaffinity(0)) // args.gpus[-1])
+    args.scale = args.scale or (1.0 if args.workers == "gpu" else 0.25)
+    args.iterations = args.iterations or (3 if args.quick else 5)
+    return args
+
+
+def run(args, seconds_of):
+    """Measures all rows for all counts; `seconds_of(count, cases)` gives the seconds of each case."""
+    chosen = cases(args.quick, args.scale, args.kinds)
+    rows = [
+        {"kind": c.kind, "name": c.name, "flops": c.flops, "seconds": {}, "alone": {}, "of_machine": {}} for c in chosen
+    ]
+    for count in args.gpus:
+        for row, case, seconds in zip(rows, chosen, seconds_of(count, chosen), strict=True):
+            row["seconds"][count] = seconds
+            if not args.no_baseline:
+                row["alone"][count] = alone(
+                    case, devices(args.workers, count, args.threads), args.iterations, args.download
+                )
+            print(f"{count} x {row['name']}: {seconds:.4f} s", file=sys.stderr, flush=True)
+    finish(rows, args.gpus)
+    show(rows, args.gpus, args.workers, args.download)
+    if args.json:
+        data = dict(
+            date=time.strftime("%Y-%m-%d %H:%M:%S"),
+            workers=args.workers,
+            threads=args.threads if args.workers == "cpu" else None,
+            download=args.download,
+            counts=args.gpus,
+            rows=rows,
+        )
+        pathlib.Path(args.json).write_text(json.dumps(data, indent=1))
+        print(f"\nwritten to {args.json}")
+
+
+if __name__ == "__main__":
+    child()

@@ -1,0 +1,180 @@
+//! Laying out tensors by name: one at a time, the parameters of a model, and all of them again when the file changes.
+
+use super::registry;
+use super::scope::{FIRM, Scope, least_rank, refresh, with_scope};
+use crate::Tensor;
+use crate::autograd::record;
+use crate::cell::Cell;
+use crate::tensor::WeakTensor;
+use crate::value::Value;
+use foldhash::fast::FixedState;
+use gt_ir::signal::SignalSpec;
+use gt_ir::{Error, Op, Operand, Result, View, bail};
+use parking_lot::Mutex;
+use smallvec::smallvec;
+use std::collections::HashMap;
+use std::time::Instant;
+
+/// A tensor that keeps its layout when it is written, and follows its signal when that changes.
+struct Kept {
+    tensor: WeakTensor,
+    signal: String,
+    /// The parameter's name, where a pattern gave its layout.
+    parameter: Option<String>,
+}
+
+static KEPT: Mutex<HashMap<usize, Kept, FixedState>> =
+    Mutex::new(HashMap::with_hasher(FixedState::with_seed(0x6b65)));
+
+/// The same tensor, lying as the signal says. Without such a signal it is the tensor itself.
+pub fn lay_out(tensor: &Tensor, name: &str) -> Result<Tensor> {
+    let Some(signal) = registry::find_or_tell(name)? else { return Ok(tensor.clone()) };
+    let Some(spec) = signal.spec() else { return Ok(tensor.clone()) };
+    spec.layouts(tensor.shape()).map_err(|e| at(&signal, e))?;
+    let scope = firm(spec);
+    let backward = match signal.backward.as_deref().map_or(Ok(None), registry::find)?.and_then(|s| s.spec()) {
+        Some(spec) => registry::number(spec),
+        None => scope.forward,
+    };
+    let var = tensor.var()?;
+    with_scope(Scope { backward, ..scope }, || record(identity(tensor), smallvec![Operand::Val(var)]))
+        .map(Tensor::from_var)
+}
+
+/// An error with the place where the signal is written.
+fn at(signal: &super::config::Signal, error: Error) -> Error {
+    error.map_message(|m| format!("{}: {m}", signal.node.place))
+}
+
+fn identity(tensor: &Tensor) -> Op {
+    Op::View(View::Reshape(tensor.shape().clone()))
+}
+
+fn firm(spec: SignalSpec) -> Scope {
+    let rank = least_rank(&spec.lays);
+    let number = registry::number(spec);
+    Scope { forward: number, backward: number, rank, firm: true }
+}
+
+/// Lays out a parameter as the patterns of a signal say, in place, and for good. True if there was something to say.
+pub fn apply(tensor: &Tensor, signal: &str, parameter: Option<&str>) -> Result<bool> {
+    let Some(spec) = wanted(tensor, signal, parameter)? else { return Ok(false) };
+    if tensor.is_view() {
+        bail!(
+            Runtime,
+            "signal {signal:?}: a view lies as its storage does: lay out the tensor it is a view of"
+        );
+    }
+    move_to(tensor, spec)?;
+    let kept =
+        Kept { tensor: tensor.downgrade(), signal: signal.into(), parameter: parameter.map(str::to_string) };
+    let mut all = KEPT.lock();
+    if all.len() > 1024 && all.len().is_power_of_two() {
+        all.retain(|_, k| k.tensor.upgrade().is_some());
+    }
+    all.insert(tensor.address(), kept);
+    Ok(true)
+}
+
+/// How a tensor is to lie. For a parameter this is what a pattern says; for a stage of a pipeline, and for any other
+/// tensor, what the signal itself says.
+fn wanted(tensor: &Tensor, name: &str, parameter: Option<&str>) -> Result<Option<SignalSpec>> {
+    let Some(signal) = registry::find(name)? else { return Ok(None) };
+    let spec = match parameter {
+        Some(parameter) => signal.parameter(parameter, tensor.shape())?,
+        None => signal.spec(),
+    };
+    let fits = |spec: &SignalSpec| tensor.ndim() >= least_rank(&spec.lays) as usize;
+    Ok(spec.filter(fits))
+}
+
+/// Gives a tensor its layout where it has another.
+fn move_to(tensor: &Tensor, spec: SignalSpec) -> Result<bool> {
+    let scope = firm(spec);
+    let cell = tensor.cell();
+    if cell.signal() == scope.forward {
+        return Ok(false);
+    }
+    // From here on writes keep it.
+    cell.set_signal(scope.forward);
+    let mark = scope.forward << 2 | FIRM;
+    let value = cell.read().value;
+    if !value.stream.mark(&value, mark) {
+        let var = crate::autograd::Var::plain(value);
+        let new = with_scope(scope, || record(identity(tensor), smallvec![Operand::Val(var)]))?;
+        cell.write(new.value, false);
+    }
+    Ok(true)
+}
+
+/// The value a kept tensor is to be written with: marked, or laid out by an instruction of its own.
+pub(crate) fn keep(cell: &Cell, value: Value) -> Result<Value> {
+    let number = cell.signal();
+    if number == 0 || value.stream.mark(&value, number << 2 | FIRM) {
+        return Ok(value);
+    }
+    let op = Op::View(View::Reshape(value.ty.shape.clone()));
+    let scope = Scope { forward: number, backward: number, rank: 0, firm: true };
+    let var = crate::autograd::Var::plain(value);
+    with_scope(scope, || record(op, smallvec![Operand::Val(var)])).map(|var| var.value)
+}
+
+/// Which stage of a pipeline the `index`-th of `count` layers belongs to, by the name of its signal.
+pub fn stage_of(signal: &str, index: usize, count: usize) -> Result<Option<String>> {
+    let Some(stages) = registry::find(signal)?.and_then(|s| s.stages) else { return Ok(None) };
+    let stage = index * stages.count as usize / count.max(1);
+    Ok(Some(format!("{signal}.{}", stage.min(stages.count as usize - 1))))
+}
+
+/// Looks whether the configuration was edited. If so, the tensors of its signals are laid out anew, and with
+/// `GT_VERBOSE=1` its cost is told. Called where a program is cut.
+pub fn poll() -> Result<()> {
+    if !registry::reload() {
+        return Ok(());
+    }
+    let start = Instant::now();
+    refresh();
+    let kept: Vec<(Tensor, String, Option<String>)> = {
+        let mut all = KEPT.lock();
+        all.retain(|_, k| k.tensor.upgrade().is_some());
+        let one = |k: &Kept| Some((k.tensor.upgrade()?, k.signal.clone(), k.parameter.clone()));
+        let mut kept: Vec<_> = all.values().filter_map(one).collect();
+        kept.sort_by(|a, b| (&a.1, &a.2).cmp(&(&b.1, &b.2)));
+        kept
+    };
+    let verbose = gt_ir::env::on("GT_VERBOSE");
+    let session = kept.first().map(|(t, ..)| t.session()).transpose()?;
+    let before = match (&session, verbose) {
+        (Some(session), true) => {
+            session.synchronize()?;
+            Some(session.stats()?.moved_bytes)
+        }
+        _ => None,
+    };
+    let (mut moved, mut bytes) = (0, 0);
+    for (tensor, signal, parameter) in kept {
+        match wanted(&tensor, &signal, parameter.as_deref())? {
+            Some(spec) => {
+                if move_to(&tensor, spec)? {
+                    moved += 1;
+                    bytes += tensor.ty().bytes();
+                }
+            }
+            // No signal speaks of it any more: it stays where it is until something else moves it.
+            None => tensor.cell().set_signal(0),
+        }
+    }
+    if let (Some(session), Some(before)) = (session, before) {
+        session.synchronize()?;
+        let sent = session.stats()?.moved_bytes - before;
+        eprintln!(
+            "gt: signals changed: {moved} tensors of {:.1} MB laid out anew, {:.1} MB moved between workers, {:.0} ms",
+            bytes as f64 / 1e6,
+            sent as f64 / 1e6,
+            start.elapsed().as_secs_f64() * 1e3
+        );
+    } else if verbose {
+        eprintln!("gt: signals changed: no tensor had to move");
+    }
+    Ok(())
+}

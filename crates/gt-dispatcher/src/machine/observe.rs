@@ -1,0 +1,341 @@
+//! Those who watch: snapshots of the whole at their intervals, and lines of the log as things happen. Nothing is asked
+//! of workers, and nothing is formatted, while nobody does.
+
+use super::{Action, Machine, Session};
+use gt_net::msg::{SessionId, SessionMsg, WorkerCmd, WorkerId};
+use gt_net::observe::{
+    ClientView, Detail, Family, Gauge, PerFamily, Ran, Scope, Snapshot, WorkEvent, WorkerView,
+};
+use std::collections::BTreeMap;
+
+/// Snapshots are not sent more often than this.
+const LEAST_MS: u32 = 50;
+
+/// Somebody who watches.
+struct Watching {
+    scope: Scope,
+    detail: Detail,
+    every_ms: u64,
+    /// When the next snapshot is due.
+    due: u64,
+    /// Workers were asked for their counters; the snapshot goes out with the next tick.
+    asked: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Observers {
+    watching: BTreeMap<SessionId, Watching>,
+    gauges: BTreeMap<WorkerId, Gauge>,
+    /// What to add to a worker's clock to get ours, in microseconds.
+    offsets: BTreeMap<WorkerId, i64>,
+    /// How closely workers were told to watch everybody.
+    told: Detail,
+}
+
+impl Observers {
+    /// Those who want lines of everybody's work.
+    pub fn tracers(&self) -> impl Iterator<Item = SessionId> {
+        let traces = |w: &&Watching| w.scope == Scope::All && w.detail >= Detail::Programs;
+        self.watching.iter().filter(move |(_, w)| traces(w)).map(|(id, _)| *id)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.watching.is_empty()
+    }
+
+    pub fn watches(&self, session: SessionId) -> bool {
+        self.watching.contains_key(&session)
+    }
+
+    /// A worker's time on our clock. The quickest message so far is taken to have taken no time.
+    fn offset(&mut self, worker: WorkerId, theirs: u64, ours: u64) -> i64 {
+        let offset = ours as i64 - theirs as i64;
+        let best = self.offsets.entry(worker).or_insert(offset);
+        *best = (*best).min(offset);
+        *best
+    }
+}
+
+impl Machine {
+    /// A client wants to see what happens, in another way than before, or not any more.
+    pub(super) fn watch(
+        &mut self,
+        now: u64,
+        id: SessionId,
+        scope: Scope,
+        detail: Detail,
+        every_ms: u32,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let own = if scope == Scope::Own { detail } else { Detail::Nothing };
+        session.watch_own(own, out);
+        let every_ms = if every_ms == 0 { 0 } else { every_ms.max(LEAST_MS) as u64 };
+        match detail {
+            Detail::Nothing => drop(self.observers.watching.remove(&id)),
+            _ => {
+                let watching = Watching { scope, detail, every_ms, due: now, asked: false };
+                self.observers.watching.insert(id, watching);
+            }
+        }
+        self.watch_workers(out);
+        if scope == Scope::All && detail >= Detail::Programs {
+            self.introduce(now, id, out);
+        }
+        self.wants_tick = true;
+    }
+
+    /// One who watched is gone.
+    pub(super) fn unwatch(&mut self, id: SessionId, out: &mut Vec<Action>) {
+        if self.observers.watching.remove(&id).is_some() {
+            self.watch_workers(out);
+        }
+    }
+
+    /// Tells workers how closely to watch, if that has changed.
+    fn watch_workers(&mut self, out: &mut Vec<Action>) {
+        let all = self.observers.watching.values().filter(|w| w.scope == Scope::All);
+        let wanted = all.map(|w| w.detail).max().unwrap_or_default().max(self.log.own_detail());
+        self.log.trace(self.observers.tracers().next().is_some());
+        if std::mem::replace(&mut self.observers.told, wanted) != wanted {
+            for (worker, _) in self.pool.iter() {
+                out.push(Action::ToWorker(worker, WorkerCmd::Observe { session: None, detail: wanted }));
+            }
+        }
+    }
+
+    /// A worker that is new is told what the others know.
+    pub(super) fn watch_worker(&mut self, worker: WorkerId, out: &mut Vec<Action>) {
+        let detail = self.observers.told.max(self.log.own_detail());
+        self.observers.told = detail;
+        if detail > Detail::Counters {
+            out.push(Action::ToWorker(worker, WorkerCmd::Observe { session: None, detail }));
+        }
+    }
+
+    pub(super) fn forget_worker(&mut self, worker: WorkerId) {
+        self.observers.gauges.remove(&worker);
+        self.observers.offsets.remove(&worker);
+    }
+
+    /// Tells one who begins to trace who is there, as if all had just come.
+    fn introduce(&mut self, now: u64, to: SessionId, out: &mut Vec<Action>) {
+        let mut lines = Vec::new();
+        for (_, worker) in self.pool.iter() {
+            let info = &worker.info;
+            let details = format!("{} on {}, {} threads", info.backend, info.device, info.threads);
+            let whom = format!("WORKER {}", info.name);
+            lines.push(self.log.format(now, "CONNECT", &whom, "Worker", 0, &details));
+        }
+        for session in self.sessions.values().filter(|s| !self.observers.watches(s.id)) {
+            let (whom, details) = (format!("CLIENT {}", session.name), format!("session={}", session.id.0));
+            lines.push(self.log.format(now, "CONNECT", &whom, "Session", 0, &details));
+        }
+        out.push(Action::ToClient(to, SessionMsg::Trace { lines }));
+    }
+
+    pub(super) fn gauge(&mut self, worker: WorkerId, gauge: Gauge) {
+        if self.pool.get(worker).is_some() {
+            self.observers.gauges.insert(worker, gauge);
+        }
+    }
+
+    /// What a worker has done, for all who want to know.
+    pub(super) fn events(
+        &mut self,
+        now: u64,
+        worker: WorkerId,
+        now_us: u64,
+        events: Vec<WorkEvent>,
+        out: &mut Vec<Action>,
+    ) {
+        let ours = self.log.micros(now);
+        let offset = self.observers.offset(worker, now_us, ours);
+        let at = |us: u64| us.saturating_add_signed(offset);
+        for event in events {
+            match event {
+                WorkEvent::Ran(ran) => self.with_session(now, ran.session, out, |s, cx| {
+                    let start = at(ran.start_us);
+                    s.note(cx, "RAN", Some(worker), "Program", 0, || ran_text(&ran, start));
+                    if !ran.kernels.is_empty() {
+                        s.note(cx, "KERNELS", Some(worker), "Program", 0, || kernels_text(&ran, start));
+                    }
+                    Ok(())
+                }),
+                WorkEvent::Carried(c) => self.with_session(now, c.session, out, |s, cx| {
+                    let way = if c.inward { "In" } else { "Out" };
+                    s.note(cx, "CARRY", Some(worker), way, c.bytes, || {
+                        let (start, took) = (seconds(at(c.start_us)), c.took_us as f64 / 1e3);
+                        let (id, bytes) = (c.session.0, c.bytes);
+                        format!(
+                            "session={id} TENSOR[{}] bytes={bytes} start={start}s took={took:.3}ms",
+                            c.tensor
+                        )
+                    });
+                    Ok(())
+                }),
+                WorkEvent::Steps { key, steps } => {
+                    let text = |(i, s): (usize, &gt_net::observe::StepInfo)| {
+                        let instrs: Vec<String> = s.instrs.iter().map(u32::to_string).collect();
+                        format!("    STEP {i} {} instrs={} {}", s.family.text(), instrs.join(","), s.name)
+                    };
+                    let texts: Vec<String> = steps.iter().enumerate().map(text).collect();
+                    self.note_steps(now, worker, key, &texts, out);
+                }
+            }
+        }
+    }
+
+    /// Lists a plan's steps wherever kernels are told of.
+    fn note_steps(&mut self, now: u64, worker: WorkerId, key: u64, texts: &[String], out: &mut Vec<Action>) {
+        let ids: Vec<SessionId> =
+            self.sessions.values().filter(|s| s.own_detail() >= Detail::Kernels).map(|s| s.id).collect();
+        let details = || format!("key={key:016x} steps={}", texts.len());
+        let name = self.pool.get(worker).map_or("?".into(), |w| w.info.name.clone());
+        let whom = format!("WORKER {name}");
+        self.log.line(now, out, "STEPS", &whom, "Plan", 0, details);
+        self.log.lines(texts, out);
+        for id in ids {
+            self.with_session(now, id, out, |s, cx| {
+                s.note_own(cx, "STEPS", &whom, "Plan", 0, &details());
+                s.own_lines(cx, texts);
+                Ok(())
+            });
+        }
+    }
+
+    /// Sends what is due to those who watch.
+    pub(super) fn tick_observers(&mut self, now: u64, out: &mut Vec<Action>) {
+        self.flush_traces(out);
+        let mut ask = false;
+        let mut ready = Vec::new();
+        for (id, watching) in &mut self.observers.watching {
+            if watching.asked {
+                watching.asked = false;
+                ready.push(*id);
+            } else if watching.every_ms > 0 && now >= watching.due {
+                watching.due = (watching.due + watching.every_ms).max(now + watching.every_ms / 2);
+                watching.asked = true;
+                ask = true;
+            }
+        }
+        if ask {
+            out.extend(self.pool.iter().map(|(worker, _)| Action::ToWorker(worker, WorkerCmd::Gauge)));
+        }
+        if !ready.is_empty() {
+            let snapshot = self.snapshot(now);
+            let message = |id| Action::ToClient(id, SessionMsg::Snapshot(Box::new(snapshot.clone())));
+            out.extend(ready.into_iter().map(message));
+        }
+        self.wants_tick |= !self.observers.is_empty();
+    }
+
+    /// Passes on lines that have gathered.
+    pub(super) fn flush_traces(&mut self, out: &mut Vec<Action>) {
+        let lines = self.log.take_traced();
+        if lines.is_empty() {
+            return;
+        }
+        for id in self.observers.tracers() {
+            out.push(Action::ToClient(id, SessionMsg::Trace { lines: lines.clone() }));
+        }
+    }
+
+    /// The system at this moment.
+    pub fn snapshot(&self, now: u64) -> Snapshot {
+        let gauges = &self.observers.gauges;
+        let workers = self.pool.iter().map(|(id, w)| WorkerView {
+            id: id.0,
+            name: w.info.name.clone(),
+            backend: w.info.backend.clone(),
+            device: w.info.device.clone(),
+            threads: w.info.threads,
+            queued: w.queued,
+            gauge: gauges.get(&id).cloned(),
+        });
+        let seen = |s: &&Session| s.last_seq > 0 || !self.observers.watches(s.id);
+        let clients = self.sessions.values().filter(seen).map(|s| s.view(now, gauges));
+        Snapshot {
+            at_ms: now,
+            version: env!("CARGO_PKG_VERSION").into(),
+            address: self.config.address.clone(),
+            workers: workers.collect(),
+            clients: clients.collect(),
+            troubles: self.log.troubles(),
+        }
+    }
+}
+
+impl Session {
+    fn view(&self, now: u64, gauges: &BTreeMap<WorkerId, Gauge>) -> ClientView {
+        let used: Vec<_> =
+            gauges.values().flat_map(|g| &g.sessions).filter(|u| u.session == self.id.0).collect();
+        let unfinished = self.pending.len() as u64;
+        ClientView {
+            id: self.id.0,
+            name: self.name.clone(),
+            home: self.home.map(|w| w.0),
+            programs: self.counters.programs,
+            instructions: self.counters.instructions,
+            unfinished,
+            waiting_ms: if unfinished == 0 { 0 } else { now.saturating_sub(self.progress.0) },
+            tensors: self.tensors.len() as u64,
+            bytes: used.iter().map(|u| u.bytes).sum(),
+            moves: self.counters.moves,
+            moved_bytes: self.counters.moved_bytes,
+            messages: self.counters.messages,
+            busy_us: used.iter().map(|u| u.busy_us).sum(),
+            waited_us: used.iter().map(|u| u.waited_us).sum(),
+        }
+    }
+}
+
+/// A time of the log.
+fn seconds(us: u64) -> String {
+    format!("{}.{:06}", us / 1_000_000, us % 1_000_000)
+}
+
+fn ran_text(ran: &Ran, start_us: u64) -> String {
+    let ms = |us: u64| us as f64 / 1e3;
+    let mut text = format!(
+        "session={} seq={} key={:016x} ops={} start={}s took={:.3}ms waited={:.3}ms plan={:.3}ms families={}",
+        ran.session.0,
+        ran.seq,
+        ran.key,
+        ran.instrs,
+        seconds(start_us),
+        ms(ran.took_us),
+        ms(ran.waited_us),
+        ms(ran.plan_us),
+        families_text(&ran.shares),
+    );
+    if ran.begun_early {
+        text += " begun early";
+    }
+    if ran.failed {
+        text += " failed";
+    }
+    if let Some(why) = &ran.why {
+        text += &format!(" why={why}");
+    }
+    text
+}
+
+/// `matmul:61,reduce:39`: the percent of each family that has any.
+fn families_text(shares: &PerFamily) -> String {
+    let some = Family::ALL.into_iter().zip(shares).filter(|(_, share)| **share >= 0.005);
+    let texts: Vec<String> = some.map(|(f, share)| format!("{}:{:.0}", f.text(), share * 100.0)).collect();
+    texts.join(",")
+}
+
+/// `STEP:START+TOOK` in microseconds since the program's start.
+fn kernels_text(ran: &Ran, start_us: u64) -> String {
+    use std::fmt::Write;
+    let (session, seq, key, start) = (ran.session.0, ran.seq, ran.key, seconds(start_us));
+    let mut text = format!("session={session} seq={seq} key={key:016x} start={start}s times=");
+    for (i, k) in ran.kernels.iter().enumerate() {
+        let comma = if i > 0 { "," } else { "" };
+        let _ = write!(text, "{comma}{}:{:.1}+{:.1}", k.step, k.start as f64 / 1e3, k.took as f64 / 1e3);
+    }
+    text
+}

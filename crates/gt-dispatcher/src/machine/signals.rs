@@ -1,0 +1,63 @@
+//! The signals of a session: the table its marks refer to, and what is said about workers that are not there.
+
+use super::session::Session;
+use super::{Action, Cx};
+use gt_ir::signal::{Present, SignalSpec};
+use gt_ir::{Result, Structure, bail};
+use gt_net::msg::SessionMsg;
+
+/// Signals of one session at most. A file edited while its program runs adds a few each time.
+const MAX_SIGNALS: usize = 1 << 16;
+
+/// A session's signals in the order they came.
+#[derive(Debug, Default)]
+pub struct Signals {
+    specs: Vec<SignalSpec>,
+    /// Those whose missing workers the client was told of.
+    warned: Vec<bool>,
+}
+
+impl Signals {
+    /// The signal of this number.
+    pub fn get(&self, signal: u32) -> Option<&SignalSpec> {
+        self.specs.get(signal as usize)
+    }
+}
+
+impl Session {
+    /// Takes more signals into the table. An error ends the session: no client of this build sends such.
+    pub(super) fn add_signals(&mut self, specs: Vec<SignalSpec>) -> Result<()> {
+        if self.signals.specs.len() + specs.len() > MAX_SIGNALS {
+            bail!(Value, "signals: more than {MAX_SIGNALS} in one session");
+        }
+        specs.iter().try_for_each(SignalSpec::check)?;
+        self.signals.specs.extend(specs);
+        self.signals.warned.resize(self.signals.specs.len(), false);
+        Ok(())
+    }
+
+    /// The mesh of a signal on the workers that are connected. What is missing is told to the client once.
+    pub(super) fn mesh_of(&mut self, signal: u32, cx: &mut Cx) -> Result<Present> {
+        let Some(spec) = self.signals.get(signal) else {
+            bail!(Value, "program: it names signal {signal}, which was never sent");
+        };
+        let present = spec.on(cx.pool.len())?;
+        let warned = &mut self.signals.warned[signal as usize];
+        if let Some(warning) = present.warning.as_ref().filter(|_| !std::mem::replace(warned, true)) {
+            let line = format!("gt: warning: {warning}");
+            cx.out.push(Action::ToClient(self.id, SessionMsg::Log { line, debug: true }));
+        }
+        Ok(present)
+    }
+
+    /// Fails on marks whose signal is unknown, or has none of its workers.
+    pub(super) fn check_marks(&mut self, structure: &Structure, cx: &mut Cx) -> Result<()> {
+        let mut last = None;
+        for mark in &structure.marks {
+            if last.replace(mark.signal) != Some(mark.signal) {
+                self.mesh_of(mark.signal, cx)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,520 @@
+#ifndef GTA_HALF
+#define GTA_HALF
+// Attention of half types by tensor cores. Sums are f32; a block keeps a tile of rows (or of keys) and walks over tiles of
+// the others, the next of which is copied while one is computed. Every warp has rows of its own, so that softmax needs
+// no other warp.
+//
+// W, WW: elements of a row in shared memory (a multiple of 16) and of the tensor; the rest is zero.
+
+// Where 8 elements of a row of a tile lie, in elements: spread over the banks, so that the eight rows of a matrix never meet.
+template <int W> GTA_FN int gta_at(int row, int chunk) {
+    if (W % 64 == 0) return row * W + ((chunk ^ (row & 7)) << 3);
+    return row * (W + 8) + (chunk << 3);
+}
+template <int ROWS, int W> struct GtaSize {
+    static constexpr int N = ROWS * (W % 64 == 0 ? W : W + 8);
+};
+
+// Copies a tile of rows, zeros from row `limit` on. By 16 bytes where VEC says that everything is aligned.
+template <int ROWS, int W, int WW, int THREADS, bool VEC>
+GTA_FN void gta_load(gta_half *to, const gta_half *from, gta_int step, gta_int limit) {
+    constexpr int CHUNKS = W / 8;
+#pragma unroll
+    for (int i = 0; i < (ROWS * CHUNKS + THREADS - 1) / THREADS; i++) {
+        int at = i * THREADS + threadIdx.x;
+        if (ROWS * CHUNKS % THREADS != 0 && at >= ROWS * CHUNKS) break;
+        int row = at / CHUNKS, chunk = at % CHUNKS;
+        gta_half *dst = to + gta_at<W>(row, chunk);
+        const gta_half *src = from + row * step + chunk * 8;
+        if (VEC) {
+            bool there = row < limit && (WW == W || chunk * 8 < WW);
+            gta_copy16(dst, there ? src : from, there ? 16 : 0);
+        } else {
+#pragma unroll
+            for (int j = 0; j < 8; j++) dst[j] = row < limit && chunk * 8 + j < WW ? src[j] : (gta_half)0;
+        }
+    }
+}
+
+// The matrices of 16 rows from `row` on and 16 elements from 16 * k on, as a left operand.
+template <int W> GTA_FN void gta_left(gta_word *a, const gta_half *tile, int row, int k) {
+    int lane = threadIdx.x & 31;
+    gta_ldmatrix(a, tile + gta_at<W>(row + (lane & 15), k * 2 + (lane >> 4)));
+}
+// The same as a right operand whose columns are the tile's rows: two of 8 columns each.
+template <int W> GTA_FN void gta_right(gta_word *b, const gta_half *tile, int row, int k) {
+    int lane = threadIdx.x & 31;
+    gta_ldmatrix(b, tile + gta_at<W>(row + (lane & 7) + ((lane >> 4) << 3), k * 2 + ((lane >> 3) & 1)));
+}
+// And as a right operand whose rows are the tile's rows; its columns are elements from 16 * n on.
+template <int W> GTA_FN void gta_right_trans(gta_word *b, const gta_half *tile, int row, int n) {
+    int lane = threadIdx.x & 31;
+    gta_ldmatrix_trans(b, tile + gta_at<W>(row + (lane & 15), n * 2 + (lane >> 4)));
+}
+
+// s = rows of `left` times rows of `right`, transposed: MT * 16 rows by N columns.
+template <class H, int MT, int N, int W> GTA_FN void gta_scores(
+    float (*s)[N / 8][4], const gta_half *left, int first, const gta_half *right) {
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < N / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) s[m][n][i] = 0;
+#pragma unroll
+    for (int k = 0; k < W / 16; k++) {
+        gta_word a[MT][4];
+#pragma unroll
+        for (int m = 0; m < MT; m++) gta_left<W>(a[m], left, first + m * 16, k);
+#pragma unroll
+        for (int n = 0; n < N / 16; n++) {
+            gta_word b[4];
+            gta_right<W>(b, right, n * 16, k);
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                H::mma(s[m][2 * n], a[m], b[0], b[1]);
+                H::mma(s[m][2 * n + 1], a[m], b[2], b[3]);
+            }
+        }
+    }
+}
+
+// acc += s (rounded) times the rows of `right`: MT * 16 rows, N of them summed over, W columns.
+template <class H, int MT, int N, int W> GTA_FN void gta_sums(
+    float (*acc)[W / 8][4], float (*s)[N / 8][4], const gta_half *right) {
+#pragma unroll
+    for (int k = 0; k < N / 16; k++) {
+        gta_word a[MT][4];
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+            a[m][0] = H::two(s[m][2 * k][0], s[m][2 * k][1]);
+            a[m][1] = H::two(s[m][2 * k][2], s[m][2 * k][3]);
+            a[m][2] = H::two(s[m][2 * k + 1][0], s[m][2 * k + 1][1]);
+            a[m][3] = H::two(s[m][2 * k + 1][2], s[m][2 * k + 1][3]);
+        }
+#pragma unroll
+        for (int n = 0; n < W / 16; n++) {
+            gta_word b[4];
+            gta_right_trans<W>(b, right, k * 16, n);
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                H::mma(acc[m][2 * n], a[m], b[0], b[1]);
+                H::mma(acc[m][2 * n + 1], a[m], b[2], b[3]);
+            }
+        }
+    }
+}
+
+// Writes 16 rows of a warp times `by` of each (the lane's row and the eighth after it) through its own part of a tile.
+template <class H, int W, int WW, bool VEC> GTA_FN void gta_store(
+    float (*acc)[4], const float *by, gta_half *tile, int first, gta_half *to, gta_int limit) {
+    int lane = threadIdx.x & 31, row = first + (lane >> 2), col = (lane & 3) * 2;
+#pragma unroll
+    for (int n = 0; n < W / 8; n++) {
+        *(gta_word *)(tile + gta_at<W>(row, n) + col) = H::two(acc[n][0] * by[0], acc[n][1] * by[0]);
+        *(gta_word *)(tile + gta_at<W>(row + 8, n) + col) = H::two(acc[n][2] * by[1], acc[n][3] * by[1]);
+    }
+    __syncwarp();
+    constexpr int CHUNKS = W / 8;
+#pragma unroll
+    for (int i = 0; i < (16 * CHUNKS + 31) / 32; i++) {
+        int at = i * 32 + lane, r = at / CHUNKS, chunk = at % CHUNKS;
+        if (16 * CHUNKS % 32 != 0 && r >= 16) break;
+        const gta_half *src = tile + gta_at<W>(first + r, chunk);
+        gta_half *dst = to + (gta_int)r * WW + chunk * 8;
+        if (r >= limit) continue;
+        if (VEC && WW % 8 == 0) {
+            if (chunk * 8 < WW) *(uint4 *)dst = *(const uint4 *)src;
+        } else {
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                if (chunk * 8 + j < WW) dst[j] = src[j];
+        }
+    }
+    __syncwarp();
+}
+
+// The tile of a block: heavy ones come first where rows see more the later they are.
+struct GtaTile {
+    gta_int batch, head, first;
+};
+template <int SIZE> GTA_FN GtaTile gta_tile(gta_int heads, gta_int batches, gta_int count, bool last_first) {
+    gta_int per = heads * batches, tiles = (count + SIZE - 1) / SIZE;
+    gta_int tile = blockIdx.x / per, rest = blockIdx.x % per;
+    GtaTile t;
+    t.head = rest % heads;
+    t.batch = rest / heads;
+    t.first = (last_first ? tiles - 1 - tile : tile) * SIZE;
+    return t;
+}
+
+// Scores of a warp's rows, in powers of two, with what is not seen at minus infinity.
+template <class H, int MT, int BN, bool CAUSAL, int MASK> GTA_FN void gta_see(
+    float (*s)[BN / 8][4], const GtaParams &p, const GtaTile &t, float factor, gta_int row0, gta_int col0) {
+    int lane = threadIdx.x & 31;
+    // Tiles that every row sees whole need no comparison.
+    bool cut = col0 + BN > p.cols || (CAUSAL && col0 + BN - 1 > row0);
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < BN / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) s[m][n][i] *= factor;
+    if (!cut && MASK == 0) return;
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < BN / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                gta_int row = row0 + m * 16 + (lane >> 2) + (i >> 1) * 8;
+                gta_int col = col0 + n * 8 + (lane & 3) * 2 + (i & 1);
+                if (col >= p.cols || (CAUSAL && col > row)) {
+                    s[m][n][i] = gta_least<float>();
+                } else if (MASK != 0 && row < p.rows) {
+                    // What is added is a number before the change of base.
+                    float x = gta_masked<H>(0.0f, MASK, p, t.batch, t.head, row, col);
+                    s[m][n][i] = MASK == 1 && x != 0 ? x : gta_fma(x, GTA_LOG2E, s[m][n][i]);
+                }
+            }
+}
+
+template <class H, int D, int DD, int E, int EE, int WARPS, int MT, int BN, bool VEC, bool CAUSAL, int MASK>
+GTA_FN void gta_half_forward(const GtaParams &p) {
+    constexpr int BM = WARPS * MT * 16, THREADS = WARPS * 32;
+    if (gta_stop(p)) return;
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    GtaTile t = gta_tile<BM>(p.heads, p.batches, p.rows, CAUSAL);
+    gta_int kv = t.head / (p.heads / p.key_heads);
+    gta_half *sq = (gta_half *)gta_shared, *sk = sq + GtaSize<BM, D>::N;
+    gta_half *sv = sk + 2 * GtaSize<BN, D>::N;
+    const gta_half *k = gta_row<gta_half>(p.k, t.batch, kv, 0), *v = gta_row<gta_half>(p.v, t.batch, kv, 0);
+    gta_int seen = CAUSAL && t.first + BM < p.cols ? t.first + BM : p.cols;
+    int tiles = (int)((seen + BN - 1) / BN);
+    int own = warp * MT * 16; // This warp's first row of the tile.
+    gta_int row0 = t.first + own;
+    float factor = (float)p.scale * GTA_LOG2E;
+
+    float acc[MT][E / 8][4], top[MT][2], sum[MT][2];
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+#pragma unroll
+        for (int n = 0; n < E / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) acc[m][n][i] = 0;
+        top[m][0] = top[m][1] = gta_least<float>();
+        sum[m][0] = sum[m][1] = 0;
+    }
+    const gta_half *q = gta_row<gta_half>(p.q, t.batch, t.head, t.first);
+    gta_load<BM, D, DD, THREADS, VEC>(sq, q, p.q.row, p.rows - t.first);
+    gta_load<BN, D, DD, THREADS, VEC>(sk, k, p.k.row, p.cols);
+    gta_load<BN, E, EE, THREADS, VEC>(sv, v, p.v.row, p.cols);
+    gta_copies_sent();
+    for (int j = 0; j < tiles; j++) {
+        gta_half *kt = sk + (j & 1) * GtaSize<BN, D>::N, *vt = sv + (j & 1) * GtaSize<BN, E>::N;
+        gta_int col0 = (gta_int)j * BN;
+        gta_copies_done();
+        __syncthreads();
+        if (j + 1 < tiles) {
+            gta_int next = col0 + BN;
+            int other = (j + 1) & 1;
+            gta_half *kn = sk + other * GtaSize<BN, D>::N, *vn = sv + other * GtaSize<BN, E>::N;
+            gta_load<BN, D, DD, THREADS, VEC>(kn, k + next * p.k.row, p.k.row, p.cols - next);
+            gta_load<BN, E, EE, THREADS, VEC>(vn, v + next * p.v.row, p.v.row, p.cols - next);
+            gta_copies_sent();
+        }
+        if (CAUSAL && col0 > row0 + MT * 16 - 1) continue; // None of these rows sees this tile.
+        float s[MT][BN / 8][4];
+        gta_scores<H, MT, BN, D>(s, sq, own, kt);
+        gta_see<H, MT, BN, CAUSAL, MASK>(s, p, t, factor, row0, col0);
+        float old[MT][2], base[MT][2];
+        bool moved = false;
+#pragma unroll
+        for (int m = 0; m < MT; m++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                float x = s[m][0][2 * h];
+#pragma unroll
+                for (int n = 0; n < BN / 8; n++) x = gta_max(x, gta_max(s[m][n][2 * h], s[m][n][2 * h + 1]));
+                x = gta_max(x, __shfl_xor_sync(0xffffffffu, x, 1));
+                x = gta_max(x, __shfl_xor_sync(0xffffffffu, x, 2));
+                x = gta_max(x, top[m][h]);
+                base[m][h] = x == gta_least<float>() ? 0.0f : x;
+                old[m][h] = gta_exp2(top[m][h] - base[m][h]);
+                moved |= x != top[m][h];
+                top[m][h] = x;
+            }
+        if (__any_sync(0xffffffffu, moved)) {
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+#pragma unroll
+                for (int n = 0; n < E / 8; n++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) acc[m][n][i] *= old[m][i >> 1];
+                sum[m][0] *= old[m][0];
+                sum[m][1] *= old[m][1];
+            }
+        }
+#pragma unroll
+        for (int m = 0; m < MT; m++)
+#pragma unroll
+            for (int n = 0; n < BN / 8; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    s[m][n][i] = gta_exp2(s[m][n][i] - base[m][i >> 1]);
+                    sum[m][i >> 1] += s[m][n][i];
+                }
+        gta_sums<H, MT, BN, E>(acc, s, vt);
+    }
+    if (tiles == 0) gta_copies_done();
+    __syncthreads(); // The tile of queries serves to write results.
+    gta_int at = ((p.first + t.batch) * p.heads + t.head) * p.rows;
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+        float by[2];
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float x = sum[m][h];
+            x += __shfl_xor_sync(0xffffffffu, x, 1);
+            x += __shfl_xor_sync(0xffffffffu, x, 2);
+            by[h] = x == 0 ? 0.0f : 1.0f / x;
+            gta_int row = row0 + m * 16 + (lane >> 2) + h * 8;
+            if ((lane & 3) == 0 && row < p.rows)
+                ((float *)p.to[1])[at + row] =
+                    x == 0 ? gta_least<float>() : gta_fma(top[m][h], GTA_LN2, logf(x));
+        }
+        gta_int first = row0 + m * 16;
+        gta_half *to = (gta_half *)p.to[0] + (at + first) * EE;
+        // Results may be wider than queries: each warp's rows then start where they do not meet.
+        gta_store<H, E, EE, VEC>(acc[m], by, sq + warp * GtaSize<16, E>::N, 0, to, p.rows - first);
+    }
+}
+
+// A row's log-sum-exp in powers of two. Rows that see nothing, or are not there, have probabilities of zero.
+GTA_FN float gta_lse2(const GtaParams &p, gta_int batch, gta_int head, gta_int row) {
+    float lse = row < p.rows ? *gta_row<float>(p.lse, batch, head, row) : gta_least<float>();
+    return lse == gta_least<float>() ? -gta_least<float>() : lse * GTA_LOG2E;
+}
+
+// Scalar products of dout and out of a warp's rows, into shared memory.
+template <class H, int ROWS, int EE, bool VEC>
+GTA_FN void gta_deltas(const GtaParams &p, const GtaTile &t, gta_int row0, float *to) {
+    int lane = threadIdx.x & 31;
+    constexpr int CHUNKS = EE / 8;
+    // By 16 bytes where a whole number of rows is read at once.
+    constexpr bool WHOLE = VEC && EE % 8 == 0 && CHUNKS <= 32 && 32 % (CHUNKS == 0 ? 1 : CHUNKS) == 0;
+    constexpr int LANES = WHOLE ? CHUNKS : 32;
+#pragma unroll
+    for (int r = 0; r < ROWS; r += 32 / LANES) {
+        int own = r + lane / LANES;
+        gta_int row = row0 + own;
+        float x = 0;
+        if (own < ROWS && row < p.rows) {
+            const gta_half *a = gta_row<gta_half>(p.out, t.batch, t.head, row);
+            const gta_half *b = gta_row<gta_half>(p.dout, t.batch, t.head, row);
+            if (WHOLE) {
+                union {
+                    uint4 all;
+                    gta_half each[8];
+                } u, v;
+                u.all = ((const uint4 *)a)[lane % LANES];
+                v.all = ((const uint4 *)b)[lane % LANES];
+#pragma unroll
+                for (int i = 0; i < 8; i++) x = gta_fma(H::get(u.each[i]), H::get(v.each[i]), x);
+            } else {
+                for (int c = lane; c < EE; c += 32) x = gta_fma(H::get(a[c]), H::get(b[c]), x);
+            }
+        }
+#pragma unroll
+        for (int i = LANES / 2; i > 0; i >>= 1) x += __shfl_xor_sync(0xffffffffu, x, i);
+        if (lane % LANES == 0 && own < ROWS) to[own] = x;
+    }
+    __syncwarp();
+}
+
+// dq of a tile of rows; also leaves what the gradients of keys and values read of each row.
+template <class H, int D, int DD, int E, int EE, int WARPS, int MT, int BN, bool VEC, bool CAUSAL, int MASK>
+GTA_FN void gta_half_dq(const GtaParams &p) {
+    constexpr int BM = WARPS * MT * 16, THREADS = WARPS * 32;
+    if (gta_stop(p)) return;
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    GtaTile t = gta_tile<BM>(p.heads, p.batches, p.rows, CAUSAL);
+    gta_int kv = t.head / (p.heads / p.key_heads);
+    gta_half *sq = (gta_half *)gta_shared, *sd = sq + GtaSize<BM, D>::N;
+    gta_half *sk = sd + GtaSize<BM, E>::N, *sv = sk + 2 * GtaSize<BN, D>::N;
+    const gta_half *k = gta_row<gta_half>(p.k, t.batch, kv, 0), *v = gta_row<gta_half>(p.v, t.batch, kv, 0);
+    gta_int seen = CAUSAL && t.first + BM < p.cols ? t.first + BM : p.cols;
+    int tiles = (int)((seen + BN - 1) / BN);
+    int own = warp * MT * 16;
+    gta_int row0 = t.first + own;
+    float factor = (float)p.scale * GTA_LOG2E;
+    gta_int at = ((p.first + t.batch) * p.heads + t.head) * p.rows;
+
+    const gta_half *q = gta_row<gta_half>(p.q, t.batch, t.head, t.first);
+    const gta_half *dout = gta_row<gta_half>(p.dout, t.batch, t.head, t.first);
+    gta_load<BM, D, DD, THREADS, VEC>(sq, q, p.q.row, p.rows - t.first);
+    gta_load<BM, E, EE, THREADS, VEC>(sd, dout, p.dout.row, p.rows - t.first);
+    gta_load<BN, D, DD, THREADS, VEC>(sk, k, p.k.row, p.cols);
+    gta_load<BN, E, EE, THREADS, VEC>(sv, v, p.v.row, p.cols);
+    gta_copies_sent();
+
+    // Scalar products of dout and out, and log-sum-exps, of this warp's rows; the gradients of keys read them too.
+    float *se = (float *)(sv + 2 * GtaSize<BN, E>::N) + own, *numbers = (float *)p.delta;
+    gta_deltas<H, MT * 16, EE, VEC>(p, t, row0, se);
+    float delta[MT][2], lse[MT][2];
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int r = m * 16 + (lane >> 2) + h * 8;
+            delta[m][h] = se[r];
+            lse[m][h] = gta_lse2(p, t.batch, t.head, row0 + r);
+            if ((lane & 3) == 0 && row0 + r < p.rows) {
+                numbers[at + row0 + r] = delta[m][h];
+                numbers[p.total * p.heads * p.rows + at + row0 + r] = lse[m][h];
+            }
+        }
+
+    float acc[MT][D / 8][4];
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < D / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) acc[m][n][i] = 0;
+    for (int j = 0; j < tiles; j++) {
+        gta_half *kt = sk + (j & 1) * GtaSize<BN, D>::N, *vt = sv + (j & 1) * GtaSize<BN, E>::N;
+        gta_int col0 = (gta_int)j * BN;
+        gta_copies_done();
+        __syncthreads();
+        if (j + 1 < tiles) {
+            gta_int next = col0 + BN;
+            int other = (j + 1) & 1;
+            gta_half *kn = sk + other * GtaSize<BN, D>::N, *vn = sv + other * GtaSize<BN, E>::N;
+            gta_load<BN, D, DD, THREADS, VEC>(kn, k + next * p.k.row, p.k.row, p.cols - next);
+            gta_load<BN, E, EE, THREADS, VEC>(vn, v + next * p.v.row, p.v.row, p.cols - next);
+            gta_copies_sent();
+        }
+        if (CAUSAL && col0 > row0 + MT * 16 - 1) continue;
+        float s[MT][BN / 8][4], g[MT][BN / 8][4];
+        gta_scores<H, MT, BN, D>(s, sq, own, kt);
+        gta_see<H, MT, BN, CAUSAL, MASK>(s, p, t, factor, row0, col0);
+        gta_scores<H, MT, BN, E>(g, sd, own, vt);
+#pragma unroll
+        for (int m = 0; m < MT; m++)
+#pragma unroll
+            for (int n = 0; n < BN / 8; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    float x = gta_exp2(s[m][n][i] - lse[m][i >> 1]);
+                    s[m][n][i] = x * (g[m][n][i] - delta[m][i >> 1]);
+                }
+        gta_sums<H, MT, BN, D>(acc, s, kt);
+    }
+    if (tiles == 0) gta_copies_done();
+    __syncthreads();
+    float by[2] = {(float)p.scale, (float)p.scale};
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+        gta_int first = row0 + m * 16;
+        gta_half *to = (gta_half *)p.to[0] + (at + first) * DD;
+        gta_store<H, D, DD, VEC>(acc[m], by, sq + warp * GtaSize<16, D>::N, 0, to, p.rows - first);
+    }
+}
+
+// dk and dv of a tile of keys, from every row of every head that shares them, in order. The scores are transposed: a warp
+// has 16 keys, and rows are columns.
+template <class H, int D, int DD, int E, int EE, int WARPS, int BM, bool DK, bool DV, bool VEC, bool CAUSAL, int MASK>
+GTA_FN void gta_half_dkv(const GtaParams &p) {
+    constexpr int BN = WARPS * 16, THREADS = WARPS * 32;
+    if (gta_stop(p)) return;
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    GtaTile t = gta_tile<BN>(p.key_heads, p.batches, p.cols, false);
+    gta_int group = p.heads / p.key_heads;
+    gta_half *sk = (gta_half *)gta_shared, *sv = sk + GtaSize<BN, D>::N;
+    gta_half *sq = sv + GtaSize<BN, E>::N, *sd = sq + 2 * GtaSize<BM, D>::N;
+    float *sl = (float *)(sd + 2 * GtaSize<BM, E>::N), *se = sl + 2 * BM; // Log-sum-exps and deltas.
+    int own = warp * 16;
+    gta_int col0 = t.first + own;
+    float factor = (float)p.scale * GTA_LOG2E;
+    // Tiles of rows that see these keys, for each head in turn.
+    gta_int from = CAUSAL ? t.first / BM : 0, until = (p.rows + BM - 1) / BM;
+    gta_int each = until > from ? until - from : 0, tiles = each * group;
+
+    float ak[1][DK ? D / 8 : 1][4], av[1][DV ? E / 8 : 1][4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+#pragma unroll
+        for (int n = 0; n < (DK ? D / 8 : 1); n++) ak[0][n][i] = 0;
+#pragma unroll
+        for (int n = 0; n < (DV ? E / 8 : 1); n++) av[0][n][i] = 0;
+    }
+    const gta_half *k = gta_row<gta_half>(p.k, t.batch, t.head, t.first);
+    const gta_half *v = gta_row<gta_half>(p.v, t.batch, t.head, t.first);
+    gta_load<BN, D, DD, THREADS, VEC>(sk, k, p.k.row, p.cols - t.first);
+    gta_load<BN, E, EE, THREADS, VEC>(sv, v, p.v.row, p.cols - t.first);
+    auto fetch = [&](gta_int j) {
+        gta_int head = t.head * group + j / each, row = (from + j % each) * BM;
+        int other = (int)(j & 1);
+        const gta_half *q = gta_row<gta_half>(p.q, t.batch, head, row);
+        const gta_half *dout = gta_row<gta_half>(p.dout, t.batch, head, row);
+        gta_load<BM, D, DD, THREADS, VEC>(sq + other * GtaSize<BM, D>::N, q, p.q.row, p.rows - row);
+        gta_load<BM, E, EE, THREADS, VEC>(sd + other * GtaSize<BM, E>::N, dout, p.dout.row, p.rows - row);
+        const float *numbers = (const float *)p.delta + ((p.first + t.batch) * p.heads + head) * p.rows + row;
+        for (int i = threadIdx.x; i < BM; i += THREADS) {
+            // Rows that are not there count nothing: their dout is zero.
+            int bytes = row + i < p.rows ? 4 : 0;
+            const float *at = numbers + (bytes ? i : 0);
+            gta_copy4(se + other * BM + i, at, bytes);
+            gta_copy4(sl + other * BM + i, at + p.total * p.heads * p.rows, bytes);
+        }
+        gta_copies_sent();
+    };
+    if (tiles > 0) fetch(0);
+    else gta_copies_sent();
+    for (gta_int j = 0; j < tiles; j++) {
+        int stage = (int)(j & 1);
+        gta_int head = t.head * group + j / each, row0 = (from + j % each) * BM;
+        const gta_half *qt = sq + stage * GtaSize<BM, D>::N, *dt = sd + stage * GtaSize<BM, E>::N;
+        gta_copies_done();
+        __syncthreads();
+        if (j + 1 < tiles) fetch(j + 1);
+        if (CAUSAL && row0 + BM - 1 < col0) continue;
+        float s[1][BM / 8][4], g[1][BM / 8][4];
+        gta_scores<H, 1, BM, D>(s, sk, own, qt);
+        gta_scores<H, 1, BM, E>(g, sv, own, dt);
+        bool cut = CAUSAL && row0 < col0 + 15;
+#pragma unroll
+        for (int n = 0; n < BM / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int c = n * 8 + (lane & 3) * 2 + (i & 1);
+                gta_int row = row0 + c, col = col0 + (lane >> 2) + (i >> 1) * 8;
+                float x = s[0][n][i] * factor;
+                if (MASK != 0 && row < p.rows && col < p.cols) {
+                    float y = gta_masked<H>(0.0f, MASK, p, t.batch, head, row, col);
+                    x = MASK == 1 && y != 0 ? y : gta_fma(y, GTA_LOG2E, x);
+                }
+                x = gta_exp2(x - sl[stage * BM + c]);
+                if (cut && col > row) x = 0;
+                s[0][n][i] = x;
+                g[0][n][i] = x * (g[0][n][i] - se[stage * BM + c]);
+            }
+        if (DV) gta_sums<H, 1, BM, E>((float(*)[E / 8][4])av, s, dt);
+        if (DK) gta_sums<H, 1, BM, D>((float(*)[D / 8][4])ak, g, qt);
+    }
+    if (tiles == 0) gta_copies_done();
+    __syncthreads();
+    gta_int at = ((p.first + t.batch) * p.key_heads + t.head) * p.cols + col0;
+    if (DK) {
+        float by[2] = {(float)p.scale, (float)p.scale};
+        gta_half *to = (gta_half *)p.to[1] + at * DD;
+        gta_store<H, D, DD, VEC>((float(*)[4])ak, by, sk + warp * GtaSize<16, D>::N, 0, to, p.cols - col0);
+    }
+    if (DV) {
+        float by[2] = {1.0f, 1.0f};
+        gta_half *to = (gta_half *)p.to[2] + at * EE;
+        gta_store<H, E, EE, VEC>((float(*)[4])av, by, sv + warp * GtaSize<16, E>::N, 0, to, p.cols - col0);
+    }
+}
+#endif

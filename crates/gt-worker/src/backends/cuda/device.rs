@@ -1,0 +1,128 @@
+//! One GPU: its context, its properties, its memory pool.
+
+use super::driver::{self, check};
+use cudarc::driver::{result, sys};
+use gt_ir::{Error, Result, bail};
+use std::cell::Cell;
+use std::sync::Arc;
+
+/// A GPU whose primary context this process uses.
+pub struct Device {
+    /// Its number among those `CUDA_VISIBLE_DEVICES` leaves.
+    pub number: u32,
+    /// In words.
+    pub name: String,
+    /// Compute capability: 90 for Hopper.
+    pub arch: u32,
+    /// Bytes of its memory.
+    pub memory: u64,
+    context: sys::CUcontext,
+    pool: sys::CUmemoryPool,
+}
+
+// SAFETY: the driver's handles may be used from any thread whose context is current.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+thread_local! {
+    /// The context current on this thread.
+    static CURRENT: Cell<usize> = const { Cell::new(0) };
+}
+
+/// How many GPUs this process sees, or why none.
+pub fn count() -> Result<u32> {
+    // SAFETY: only tries to open the library.
+    if !unsafe { sys::is_culib_present() } {
+        bail!(Runtime, "cuda: no NVIDIA driver found (libcuda.so.1)");
+    }
+    check("init", result::init())?;
+    let count = check("count devices", result::device::get_count())?;
+    if count == 0 {
+        bail!(Runtime, "cuda: the driver sees no device (CUDA_VISIBLE_DEVICES?)");
+    }
+    Ok(count as u32)
+}
+
+impl Device {
+    /// Opens a GPU by its number.
+    pub fn open(number: u32) -> Result<Arc<Device>> {
+        let count = count()?;
+        if number >= count {
+            bail!(Value, "cuda: there is no device {number}, expected 0 to {}", count - 1);
+        }
+        let handle = check("device", result::device::get(number as i32))?;
+        // SAFETY: the handle is a device's; the context is kept for good.
+        let context = check("context", unsafe { result::primary_ctx::retain(handle) })?;
+        use sys::CUdevice_attribute as A;
+        // SAFETY: plain queries of a device that is there.
+        let (major, minor, pool, memory) = unsafe {
+            let ask = |what| check("device attribute", result::device::get_attribute(handle, what));
+            (
+                ask(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+                ask(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+                check("memory pool", result::device::get_default_mem_pool(handle))?,
+                check("memory", result::device::total_mem(handle))?,
+            )
+        };
+        let name = check("device name", result::device::get_name(handle))?;
+        let arch = (major * 10 + minor) as u32;
+        if arch < 75 {
+            bail!(Runtime, "cuda: {name} has compute capability {major}.{minor}, at least 7.5 is needed");
+        }
+        let device = Device { number, name, arch, memory: memory as u64, context, pool };
+        device.enter()?;
+        let mut keep = u64::MAX;
+        let what = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        // SAFETY: the attribute is a u64.
+        let set = unsafe { result::mem_pool::set_attribute(pool, what, (&raw mut keep).cast()) };
+        check("memory pool", set)?;
+        Ok(Arc::new(device))
+    }
+
+    /// Makes its context current on this thread, where it is not.
+    #[inline]
+    pub fn enter(&self) -> Result<()> {
+        let mine = self.context as usize;
+        if CURRENT.get() == mine {
+            return Ok(());
+        }
+        if let Some(why) = driver::broken() {
+            return Err(Error::Runtime(why.into()));
+        }
+        // SAFETY: the context is kept for good.
+        check("context", unsafe { result::ctx::set_current(self.context) })?;
+        CURRENT.set(mine);
+        Ok(())
+    }
+
+    pub fn context(&self) -> sys::CUcontext {
+        self.context
+    }
+
+    /// `sm_90`.
+    pub fn arch_name(&self) -> String {
+        format!("sm_{}", self.arch)
+    }
+
+    /// Bytes of the device that nobody has, other processes included, and all.
+    pub fn free_memory(&self) -> Result<(u64, u64)> {
+        self.enter()?;
+        let (free, all) = check("memory", result::mem_get_info())?;
+        Ok((free as u64, all as u64))
+    }
+
+    /// Gives memory that nobody uses back to the system, after all work is done.
+    pub fn trim(&self) -> Result<()> {
+        self.enter()?;
+        check("synchronise", result::ctx::synchronize())?;
+        // SAFETY: the pool is the device's own.
+        check("trim memory", unsafe { result::mem_pool::trim_to(self.pool, 0) })
+    }
+
+    /// Waits for all work on the device.
+    pub fn wait(&self) -> Result<()> {
+        self.enter()?;
+        check("synchronise", result::ctx::synchronize())
+    }
+}

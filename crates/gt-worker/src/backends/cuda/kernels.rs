@@ -1,0 +1,210 @@
+//! Kernels by name and by text: those that ship with the program, and those made for plans, compiled once.
+
+use super::device::Device;
+use super::disk::{Disk, hash};
+use super::driver::{Function, Module};
+use super::shared::library;
+use cudarc::nvrtc::{result as checked, sys as raw};
+use gt_ir::{Error, Result};
+use gt_kernels::launch::{Function as Wanted, Launches};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
+use std::sync::{Arc, OnceLock};
+
+/// A kernel with the module that holds it.
+#[derive(Clone)]
+pub struct Kernel {
+    pub function: Function,
+    _module: Arc<Module>,
+}
+
+/// A kernel made for a plan, with its text.
+type Made = HashMap<Arc<str>, (Arc<str>, Kernel)>;
+
+/// Kernels remembered at most.
+const MOST: usize = 16 << 10;
+
+/// All kernels of a device.
+pub struct Kernels {
+    device: Arc<Device>,
+    disk: Option<Disk>,
+    plain: OnceLock<Result<Arc<Module>>>,
+    found: Mutex<HashMap<&'static str, Kernel>>,
+    made: Mutex<Made>,
+}
+
+impl Kernels {
+    pub fn new(device: Arc<Device>) -> Kernels {
+        Kernels {
+            device,
+            disk: Disk::open(),
+            plain: OnceLock::new(),
+            found: Mutex::default(),
+            made: Mutex::default(),
+        }
+    }
+
+    /// Loads the kernels that ship with the program.
+    pub fn warm(&self) -> Result<Arc<Module>> {
+        let load = || {
+            self.device.enter()?;
+            let image = self.compile(gt_kernels::PLAIN)?;
+            Module::load(&image).map(Arc::new)
+        };
+        self.plain.get_or_init(load).clone()
+    }
+
+    /// One that ships with the program.
+    fn plain(&self, name: &'static str) -> Result<Kernel> {
+        if let Some(kernel) = self.found.lock().get(name) {
+            return Ok(kernel.clone());
+        }
+        let module = self.warm()?;
+        self.device.enter()?;
+        let kernel = Kernel { function: module.function(name)?, _module: module };
+        self.found.lock().insert(name, kernel.clone());
+        Ok(kernel)
+    }
+
+    /// The kernel of a launch; one made for a plan must have been compiled.
+    pub fn get(&self, wanted: &Wanted) -> Result<Kernel> {
+        match wanted {
+            Wanted::Plain(name) => self.plain(name),
+            Wanted::Made { name, text } => match self.made.lock().get(name) {
+                Some((own, kernel)) if own == text => Ok(kernel.clone()),
+                _ => Err(Error::Runtime(format!("cuda: kernel {name} was not compiled"))),
+            },
+        }
+    }
+
+    /// Compiles what is not there yet of the kernels of a plan, all together.
+    pub fn make<'a>(&self, launches: impl Iterator<Item = &'a Launches>) -> Result<()> {
+        let mut missing: Vec<(Arc<str>, Arc<str>)> = Vec::new();
+        let made = self.made.lock();
+        for launch in launches.flat_map(|l| &l.list) {
+            if let Wanted::Made { name, text } = &launch.function
+                && made.get(name).is_none_or(|(own, _)| own != text)
+                && !missing.iter().any(|(n, _)| n == name)
+            {
+                missing.push((name.clone(), text.clone()));
+            }
+        }
+        drop(made);
+        if missing.is_empty() {
+            return Ok(());
+        }
+        // The same kernels make the same source, whatever order they came in.
+        missing.sort();
+        let mut source = gt_kernels::PRELUDE.to_string();
+        for (_, text) in &missing {
+            source.push('\n');
+            source.push_str(text);
+        }
+        let image = self.compile(&source)?;
+        self.device.enter()?;
+        let module = Arc::new(Module::load(&image)?);
+        let mut found = Vec::with_capacity(missing.len());
+        for (name, text) in missing {
+            let kernel = Kernel { function: module.function(&name)?, _module: module.clone() };
+            found.push((name, (text, kernel)));
+        }
+        let mut made = self.made.lock();
+        // Plans keep the kernels they use.
+        if made.len() > MOST {
+            made.clear();
+        }
+        made.extend(found);
+        Ok(())
+    }
+
+    /// Machine code for this very device, from disk where it was made before.
+    fn compile(&self, source: &str) -> Result<Vec<u8>> {
+        let options = options(&self.device.arch_name());
+        let key = key(source, &options, version()?);
+        if let Some(image) = self.disk.as_ref().and_then(|disk| disk.get(key)) {
+            return Ok(image);
+        }
+        let image = cubin(source, &options)?;
+        if let Some(disk) = &self.disk {
+            disk.put(key, &image);
+        }
+        Ok(image)
+    }
+}
+
+/// How kernels are compiled. Contraction is off: each instruction rounds (C7).
+fn options(arch: &str) -> Vec<String> {
+    vec![format!("--gpu-architecture={arch}"), "--fmad=false".into(), "--std=c++17".into()]
+}
+
+/// Under what compiled kernels are kept.
+fn key(source: &str, options: &[String], version: (i32, i32)) -> u128 {
+    let version = format!("nvrtc {}.{}", version.0, version.1);
+    hash(&[source.as_bytes(), options.join(" ").as_bytes(), version.as_bytes()])
+}
+
+/// The version of NVRTC.
+fn version() -> Result<(i32, i32)> {
+    library("libnvrtc.so", "nvidia-cuda-nvrtc")?;
+    // SAFETY: only tries to open the library; a missing one would panic below.
+    if !unsafe { raw::is_culib_present() } {
+        return Err(Error::Runtime("cuda: NVRTC is not there".into()));
+    }
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: plain query.
+    nvrtc("version", unsafe { raw::nvrtcVersion(&mut major, &mut minor) }.result())?;
+    Ok((major, minor))
+}
+
+fn nvrtc<T>(what: &str, result: std::result::Result<T, checked::NvrtcError>) -> Result<T> {
+    result.map_err(|e| Error::Runtime(format!("nvrtc: {what}: {:?}", e.0)))
+}
+
+/// Compiles CUDA C to machine code.
+fn cubin(source: &str, options: &[String]) -> Result<Vec<u8>> {
+    let text = CString::new(source).map_err(|_| Error::Runtime("nvrtc: a zero in the source".into()))?;
+    let program = nvrtc("create", checked::create_program(&text, None))?;
+    // SAFETY: the program lives until it is destroyed below, and the buffer has the size NVRTC asked for.
+    unsafe {
+        let made = match checked::compile_program(program, options) {
+            Ok(()) => {
+                let mut size = 0;
+                let found = raw::nvrtcGetCUBINSize(program, &mut size).result();
+                nvrtc("size", found).and_then(|()| {
+                    let mut image = vec![0u8; size];
+                    nvrtc("cubin", raw::nvrtcGetCUBIN(program, image.as_mut_ptr().cast()).result())?;
+                    Ok(image)
+                })
+            }
+            Err(error) => {
+                let log = checked::get_program_log(program).unwrap_or_default();
+                let said = match log.last() {
+                    Some(0) => CStr::from_ptr(log.as_ptr()).to_string_lossy().into_owned(),
+                    _ => String::new(),
+                };
+                Err(Error::Runtime(format!("nvrtc: {:?}\n{said}", error.0)))
+            }
+        };
+        let _ = checked::destroy_program(program);
+        made
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_know_all_that_matters() {
+        let base = key("a", &options("sm_90"), (13, 0));
+        assert_eq!(base, key("a", &options("sm_90"), (13, 0)));
+        for other in [
+            key("b", &options("sm_90"), (13, 0)),
+            key("a", &options("sm_80"), (13, 0)),
+            key("a", &options("sm_90"), (13, 1)),
+        ] {
+            assert_ne!(base, other);
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! A plan on the device: storages bound to memory, the steps queued on the session's stream, nothing waited for.
+
+use super::checks;
+use super::graph::Shape;
+use super::lane::Lane;
+use super::memory::{Block, CudaMemory};
+use super::ranges::{Range, Ranges, Verdict, judge};
+use super::shared::Shared;
+use super::steps::{Bound, Makers, Steps};
+use super::{cuda_memory, driver::Event};
+use crate::backend::{Buffer, Plan, PlanError};
+use gt_compiler::Place;
+use gt_ir::{Error, Result, Slot, Structure};
+use smallvec::SmallVec;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// A plan for the device. Its kernels get better while it is used; its numbers do not change by that (C7).
+pub struct CudaPlan(Arc<Inner>);
+
+pub struct Inner {
+    id: u64,
+    plan: gt_compiler::Plan,
+    structure: Arc<Structure>,
+    shared: Arc<Shared>,
+    ranges: Ranges,
+    /// Steps that look at values and may fail.
+    checks: Vec<usize>,
+    plain: OnceLock<Result<Arc<Steps>>>,
+    made: OnceLock<Option<Made>>,
+    asked: AtomicBool,
+    /// Runs with kernels of its own.
+    runs: AtomicU32,
+    reserve: usize,
+    /// Tells graphs that the plan is still there.
+    alive: Arc<()>,
+}
+
+/// Steps with kernels of the plan's own.
+struct Made {
+    steps: Arc<Steps>,
+    shape: Shape,
+}
+
+/// Memory of one run.
+struct Bind {
+    /// One address per storage.
+    addresses: SmallVec<[u64; 16]>,
+    /// Fresh memory of live-outs.
+    blocks: SmallVec<[Option<Block>; 16]>,
+    /// Kept until all is queued; it goes back in the stream's order.
+    _arena: Option<Block>,
+}
+
+/// Memory that steps take beside the plan's own, at most; the plan's need is told before they are made ready.
+const ASIDE: usize = 1 << 20;
+
+impl CudaPlan {
+    pub fn new(plan: gt_compiler::Plan, structure: Arc<Structure>, shared: Arc<Shared>) -> CudaPlan {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let ranges = Ranges::new(&plan, structure.inputs.iter().map(|i| i.ty.dtype).collect());
+        let checks = (0..plan.steps.len()).filter(|i| plan.steps[*i].can_fail()).collect();
+        let outs: usize = plan.storages.iter().filter(|s| s.place == Place::Out).map(|s| s.bytes).sum();
+        let reserve = plan.arena + outs + ASIDE;
+        CudaPlan(Arc::new(Inner {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            plan,
+            structure,
+            shared,
+            ranges,
+            checks,
+            plain: OnceLock::new(),
+            made: OnceLock::new(),
+            asked: AtomicBool::new(false),
+            runs: AtomicU32::new(0),
+            reserve,
+            alive: Arc::new(()),
+        }))
+    }
+
+    /// Compiles the plan's own kernels now.
+    pub fn make_now(&self) {
+        if !self.0.asked.swap(true, Ordering::AcqRel) {
+            self.0.make();
+        }
+    }
+}
+
+impl Inner {
+    fn makers(&self) -> Makers<'_> {
+        Makers { kernels: &self.shared.kernels, blas: &self.shared.blas }
+    }
+
+    /// Makes the plan's own kernels; what fails leaves it as it is.
+    fn make(&self) {
+        let made = self.shared.device.enter().and_then(|()| Steps::made(&self.plan, &self.makers()));
+        let made = match made {
+            Ok(steps) => {
+                let shape = Shape::new(&self.plan, &steps);
+                Some(Made { steps: Arc::new(steps), shape })
+            }
+            Err(error) => {
+                eprintln!("gt worker: a plan keeps its plain kernels: {error}");
+                None
+            }
+        };
+        let _ = self.made.set(made);
+    }
+
+    /// The steps as they are best now. The second run asks for the plan's own kernels.
+    fn steps(self: &Arc<Inner>) -> Result<(Arc<Steps>, Option<&Made>)> {
+        if let Some(Some(made)) = self.made.get() {
+            return Ok((made.steps.clone(), Some(made)));
+        }
+        let again = self.plain.get().is_some();
+        if again && !self.asked.swap(true, Ordering::AcqRel) {
+            let plan = Arc::downgrade(self);
+            self.shared.aside(Box::new(move || {
+                if let Some(plan) = plan.upgrade() {
+                    plan.make();
+                }
+            }));
+        }
+        let make = || Steps::plain(&self.plan, &self.makers()).map(Arc::new);
+        Ok((self.plain.get_or_init(make).clone()?, None))
+    }
+
+    /// Binds storages to memory; live-outs get fresh memory unless they take over a dying input.
+    fn bind(&self, inputs: &mut [Buffer], lane: &Arc<Lane>, arena: Option<u64>) -> Result<Bind> {
+        let plan = &self.plan;
+        if inputs.len() != self.structure.inputs.len() {
+            return Err(Error::Value("program: the binding does not fit its structure".into()));
+        }
+        let own = if arena.is_none() && plan.arena > 0 { Some(lane.take(plan.arena)?) } else { None };
+        let arena = arena.or(own.as_ref().map(Block::address)).unwrap_or(0);
+        let mut bind = Bind { addresses: SmallVec::new(), blocks: SmallVec::new(), _arena: own };
+        for input in inputs.iter() {
+            cuda_memory(input)?.join(lane)?;
+        }
+        for storage in &plan.storages {
+            let mut block = None;
+            let donated = storage.reuse.and_then(|i| {
+                let memory = Arc::get_mut(&mut inputs[i as usize])?;
+                memory.as_any_mut().downcast_mut::<CudaMemory>().map(|memory| memory.address())
+            });
+            let address = match (donated, storage.place) {
+                (Some(address), _) => address,
+                (None, Place::Input(i)) => {
+                    let memory = cuda_memory(&inputs[i as usize])?;
+                    let bytes = crate::backend::Memory::bytes(memory);
+                    if bytes != storage.bytes {
+                        return Err(Error::Value(format!(
+                            "program: input {i} has {bytes} bytes, expected {}",
+                            storage.bytes
+                        )));
+                    }
+                    memory.address()
+                }
+                (None, Place::Arena(offset)) => arena + offset as u64,
+                (None, Place::Out) => block.insert(lane.take(storage.bytes)?).address(),
+            };
+            bind.addresses.push(address);
+            bind.blocks.push(block);
+        }
+        Ok(bind)
+    }
+
+    /// Bounds of integer values, where anything asks for them.
+    fn bounds(&self, inputs: &[Buffer], slots: &[Slot]) -> Vec<Option<Range>> {
+        let of = |i: usize| inputs.get(i).and_then(|b| cuda_memory(b).ok()).and_then(CudaMemory::range);
+        self.ranges.follow(&self.plan, slots, of)
+    }
+
+    /// Queues the steps of a range. Checks that are known to pass are left out.
+    fn queue(
+        &self,
+        steps: &Steps,
+        which: std::ops::Range<usize>,
+        passed: &[usize],
+        run: &Bound,
+        lane: &Lane,
+    ) -> Result<(), PlanError> {
+        for i in which.filter(|i| !passed.contains(i)) {
+            let instr = Some(self.plan.steps[i].instr);
+            steps.enqueue(i, run, lane).map_err(|error| PlanError { instr, error })?;
+        }
+        Ok(())
+    }
+
+    /// Runs the plan; what it leaves to the device has been queued when this returns.
+    fn run(self: &Arc<Inner>, inputs: &mut [Buffer], slots: &[Slot]) -> Result<Vec<Buffer>, PlanError> {
+        let wrong = |error| PlanError { instr: None, error };
+        let lane = self.shared.lanes.mine().map_err(wrong)?;
+        let (steps, made) = self.steps().map_err(wrong)?;
+        lane.begin().map_err(wrong)?;
+        let scratch = lane.scratch(steps.scratch.max(ASIDE)).map_err(wrong)?;
+        let workspace = match steps.workspace {
+            0 => 0,
+            bytes => lane.workspace(bytes.max(super::WORKSPACE)).map_err(wrong)?,
+        };
+        let ranges = self.bounds(inputs, slots);
+        let right = |i: &usize| judge(&self.plan.steps[*i].work, slots, &ranges) == Verdict::Right;
+        let (passed, open): (Vec<usize>, Vec<usize>) = self.checks.iter().partition(|i| right(i));
+        let count = self.plan.steps.len();
+        let mut bind;
+        let run = |addresses| Bound { addresses, slots, scratch, workspace, failed: lane.failed };
+        match made.filter(|made| open.is_empty() && self.graphs(made)) {
+            Some(made) => {
+                let mut kept = lane.kept.lock();
+                let arena = match kept.graphs.arena(self.id) {
+                    Some(arena) => Some(arena),
+                    None => kept.graphs.new_arena(&lane, self.plan.arena).map_err(wrong)?,
+                };
+                let at = arena.as_ref().map_or(0, |a| a.address());
+                bind = self.bind(inputs, &lane, Some(at)).map_err(wrong)?;
+                let bound = run(&bind.addresses);
+                let done = kept.graphs.launch(
+                    self.id,
+                    &self.alive,
+                    &self.plan,
+                    &made.shape,
+                    &steps,
+                    arena,
+                    &bound,
+                    &lane,
+                );
+                drop(kept);
+                if !done.map_err(wrong)? {
+                    self.queue(&steps, 0..count, &passed, &bound, &lane)?;
+                }
+            }
+            None => {
+                bind = self.bind(inputs, &lane, None).map_err(wrong)?;
+                let bound = run(&bind.addresses);
+                let checked = open.last().map_or(0, |last| last + 1);
+                self.queue(&steps, 0..checked, &passed, &bound, &lane)?;
+                if checked > 0 {
+                    // Nothing that was given up has been written yet: whether all is well decides what follows.
+                    self.heed(&bind.addresses, slots, &lane)?;
+                }
+                self.queue(&steps, checked..count, &passed, &bound, &lane)?;
+            }
+        }
+        Ok(self.outs(&mut bind, inputs, &ranges))
+    }
+
+    /// True if the plan is to run as a graph: its own kernels have run before.
+    fn graphs(&self, made: &Made) -> bool {
+        let before = self.runs.fetch_add(1, Ordering::Relaxed);
+        before > 0 && made.shape.graphable() && self.shared.graphs
+    }
+
+    /// Waits for the checks and reports the first that failed.
+    fn heed(&self, addresses: &[u64], slots: &[Slot], lane: &Lane) -> Result<(), PlanError> {
+        let wrong = |error| PlanError { instr: None, error };
+        // SAFETY: the failure word is the lane's own.
+        let word = unsafe { lane.receive(&lane.stream, lane.failed, 8) }.map_err(wrong)?;
+        let word = word.wait(8, |bytes| bytes.try_into().map_or(0, u64::from_ne_bytes)).map_err(wrong)?;
+        let Some(step) = word.checked_sub(1) else { return Ok(()) };
+        // SAFETY: as above.
+        unsafe { lane.stream.zero(lane.failed, 8) }.map_err(wrong)?;
+        let Some(step) = self.plan.steps.get(step as usize) else {
+            return Err(wrong(Error::Runtime(format!("cuda: a check failed that does not exist ({step})"))));
+        };
+        let error = checks::explain(step, &self.structure, addresses, slots, lane);
+        Err(PlanError { instr: Some(step.instr), error })
+    }
+
+    /// The live-outs, with what is known of them.
+    fn outs(&self, bind: &mut Bind, inputs: &[Buffer], ranges: &[Option<Range>]) -> Vec<Buffer> {
+        let mut outs: Vec<Buffer> = Vec::with_capacity(self.plan.outs.len());
+        for (k, &storage) in self.plan.outs.iter().enumerate() {
+            let at = storage as usize;
+            let info = &self.plan.storages[at];
+            let made: Buffer = match bind.blocks[at].take() {
+                Some(block) => Arc::new(CudaMemory::new(block, info.bytes)),
+                None => match (info.place, info.reuse) {
+                    (Place::Input(i), _) => {
+                        outs.push(inputs[i as usize].clone());
+                        continue;
+                    }
+                    (_, reuse) => match self.plan.outs[..k].iter().position(|&s| s == storage) {
+                        Some(earlier) => outs[earlier].clone(),
+                        None => inputs[reuse.unwrap_or(0) as usize].clone(),
+                    },
+                },
+            };
+            if let Ok(memory) = cuda_memory(&made) {
+                memory.set_range(ranges[at]);
+            }
+            outs.push(made);
+        }
+        outs
+    }
+
+    fn profile(
+        self: &Arc<Inner>,
+        inputs: &mut [Buffer],
+        slots: &[Slot],
+    ) -> Result<Vec<(String, f64)>, PlanError> {
+        let wrong = |error| PlanError { instr: None, error };
+        let lane = self.shared.lanes.mine().map_err(wrong)?;
+        let (steps, _) = self.steps().map_err(wrong)?;
+        let scratch = lane.scratch(steps.scratch.max(ASIDE)).map_err(wrong)?;
+        let workspace = lane.workspace(steps.workspace.max(super::WORKSPACE)).map_err(wrong)?;
+        let bind = self.bind(inputs, &lane, None).map_err(wrong)?;
+        let run = Bound { addresses: &bind.addresses, slots, scratch, workspace, failed: lane.failed };
+        let count = self.plan.steps.len();
+        let mut events = vec![Event::timed(&lane.stream).map_err(wrong)?];
+        for i in 0..count {
+            self.queue(&steps, i..i + 1, &[], &run, &lane)?;
+            events.push(Event::timed(&lane.stream).map_err(wrong)?);
+        }
+        self.heed(&bind.addresses, slots, &lane)?;
+        lane.stream.wait().map_err(wrong)?;
+        let times = events.windows(2).map(|pair| pair[1].seconds_since(&pair[0]));
+        let names = self.plan.steps.iter().map(|step| step.work.to_string());
+        Ok(names.zip(times).collect())
+    }
+}
+
+impl Plan for CudaPlan {
+    fn run(&self, inputs: &mut Vec<Buffer>, slots: &[Slot]) -> Result<Vec<Buffer>, PlanError> {
+        self.0.run(inputs, slots)
+    }
+
+    fn profile(&self, inputs: &mut Vec<Buffer>, slots: &[Slot]) -> Result<Vec<(String, f64)>, PlanError> {
+        self.0.profile(inputs, slots)
+    }
+
+    fn reserve(&self) -> usize {
+        self.0.reserve
+    }
+
+    fn text(&self) -> String {
+        self.0.plan.to_string()
+    }
+}

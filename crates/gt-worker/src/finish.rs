@@ -1,0 +1,123 @@
+//! The ends of batches: what a device has only queued is waited for on a thread per session, so that neither programs
+//! nor other sessions wait for it.
+
+use crate::backend::Pending;
+use crate::road::lost;
+use crate::worker::Core;
+use gt_ir::{Result, TensorId};
+use gt_net::msg::{Bytes, Compiled, Failure, Payload, SessionId, Value, WorkerMsg};
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A value on its way to a client.
+pub(crate) enum Answer {
+    Here(Payload),
+    Coming(Box<dyn Pending<Bytes>>),
+}
+
+/// The end of a batch, and what is to be told of it.
+pub(crate) struct Closing {
+    pub session: SessionId,
+    pub finished: Vec<u64>,
+    pub values: Vec<(u64, Result<Answer, Failure>)>,
+    pub failures: Vec<(u64, Failure)>,
+    pub spared: Vec<TensorId>,
+    pub compiled: Vec<Compiled>,
+    pub session_bytes: u64,
+    /// The device's work, where it is only queued.
+    pub done: Option<Result<Box<dyn Pending<f64>>>>,
+}
+
+/// A session's thread.
+pub(crate) struct Finisher {
+    todo: Sender<Closing>,
+    thread: JoinHandle<()>,
+}
+
+impl Finisher {
+    fn start(core: &Arc<Core>) -> std::io::Result<Finisher> {
+        let (todo, work): (_, Receiver<Closing>) = channel();
+        // The worker waits for its finishers when it ends, so this is no circle for good.
+        let core = core.clone();
+        let body = move || work.iter().for_each(|close| close.finish(&core));
+        let thread = std::thread::Builder::new().name("gt-finisher".into()).spawn(body)?;
+        Ok(Finisher { todo, thread })
+    }
+
+    /// Lets it end once it has nothing left to do.
+    pub fn close(self) -> JoinHandle<()> {
+        self.thread
+    }
+}
+
+impl Closing {
+    /// Waits for all that was queued and tells the dispatcher.
+    pub fn finish(mut self, core: &Core) {
+        let took = self.done.take().map(|mark| mark.and_then(|mark| mark.wait()));
+        match took {
+            Some(Ok(seconds)) => {
+                let mut state = core.state.lock();
+                state.counters.busy_seconds += seconds;
+                if let Some(table) = state.sessions.get_mut(&self.session) {
+                    table.busy += Duration::from_secs_f64(seconds.max(0.0));
+                }
+            }
+            // Nothing is known of what the programs have come to.
+            Some(Err(error)) => {
+                let known: Vec<u64> = self.failures.iter().map(|(seq, _)| *seq).collect();
+                let lost = self.finished.iter().filter(|seq| !known.contains(seq));
+                let lost = lost.map(|&seq| (seq, Failure { root: seq, instr: None, error: error.clone() }));
+                self.failures.extend(lost);
+            }
+            None => {}
+        }
+        let value = |(req, answer): (u64, Result<Answer, Failure>)| {
+            let result = answer.and_then(|answer| match answer {
+                Answer::Here(payload) => Ok(payload),
+                Answer::Coming(bytes) => bytes.wait().map(Payload::Inline).map_err(lost),
+            });
+            Value { req, result }
+        };
+        (core.say)(WorkerMsg::Update {
+            session: self.session,
+            finished: self.finished,
+            values: self.values.into_iter().map(value).collect(),
+            failures: self.failures,
+            spared: self.spared,
+            compiled: self.compiled,
+            session_bytes: self.session_bytes,
+        });
+    }
+}
+
+impl Core {
+    /// Finishes a batch on the session's own thread, in order.
+    pub fn finish_later(self: &Arc<Core>, close: Closing) {
+        let mut finishers = self.finishers.lock();
+        if let Entry::Vacant(place) = finishers.entry(close.session) {
+            match Finisher::start(self) {
+                Ok(finisher) => {
+                    place.insert(finisher);
+                }
+                Err(error) => {
+                    eprintln!("gt worker: no thread for the answers of session {}: {error}", close.session.0);
+                }
+            }
+        }
+        match finishers.get(&close.session).map(|f| f.todo.clone()) {
+            Some(todo) => {
+                drop(finishers);
+                if let Err(back) = todo.send(close) {
+                    back.0.finish(self);
+                }
+            }
+            None => {
+                drop(finishers);
+                close.finish(self);
+            }
+        }
+    }
+}

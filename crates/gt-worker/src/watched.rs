@@ -1,0 +1,200 @@
+//! What a worker shows of itself: counters at any time, events while somebody watches.
+
+use crate::timing::Spent;
+use crate::worker::{Core, State};
+use gt_ir::{Family, TensorId};
+use gt_net::msg::{Run, SessionId, WorkerMsg};
+use gt_net::observe::{Carried, Detail, Gauge, Ran, SessionUse, WorkEvent};
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Events that wait at most, and for how long.
+const MAX_EVENTS: usize = 64;
+const MAX_WAIT: Duration = Duration::from_millis(20);
+/// Plans whose steps are remembered as told.
+const MAX_TOLD: usize = 4096;
+
+/// Bytes that came and went.
+#[derive(Default)]
+pub(crate) struct Carriage {
+    pub inward: AtomicU64,
+    pub outward: AtomicU64,
+}
+
+/// What watchers are told next.
+#[derive(Default)]
+pub(crate) struct Watched {
+    /// How closely everybody is watched.
+    pub all: Detail,
+    events: Vec<WorkEvent>,
+    since: Option<Instant>,
+    /// Plans whose steps were told.
+    told: HashSet<u64>,
+    /// The program that runs now.
+    pub running: Option<(SessionId, Instant)>,
+    pub families: [f64; Family::ALL.len()],
+    pub failures: u64,
+}
+
+/// A program that has run, before it is told.
+pub(crate) struct Record<'a> {
+    pub session: SessionId,
+    pub run: &'a Run,
+    pub start: Instant,
+    pub took: Duration,
+    pub waited: Duration,
+    pub planning: Duration,
+    pub why: Option<&'static str>,
+    pub failed: bool,
+    pub begun_early: bool,
+    pub spent: Spent,
+}
+
+impl Watched {
+    fn push(&mut self, event: WorkEvent) {
+        self.since.get_or_insert_with(Instant::now);
+        self.events.push(event);
+    }
+
+    /// True if there is something that should be told now; `idle` says that nothing else is to be done.
+    pub fn is_due(&self, idle: bool) -> bool {
+        let old = |since: Instant| idle || self.events.len() >= MAX_EVENTS || since.elapsed() > MAX_WAIT;
+        self.since.is_some_and(old)
+    }
+
+    /// Watching begins or ends; whoever is new knows no steps.
+    pub fn watch(&mut self, detail: Detail) {
+        self.all = detail;
+        self.told.clear();
+    }
+
+    /// Counts a program, and keeps what is to be told of it.
+    pub fn ran(&mut self, core: &Core, record: Record, detail: Detail) {
+        self.running = None;
+        for (sum, share) in self.families.iter_mut().zip(record.spent.shares) {
+            *sum += share as f64 * record.took.as_secs_f64();
+        }
+        self.failures += record.failed as u64;
+        if detail >= Detail::Programs {
+            self.tell(core, record, detail);
+        }
+    }
+
+    fn tell(&mut self, core: &Core, record: Record, detail: Detail) {
+        let Record { session, run, spent, .. } = record;
+        let key = run.program.key;
+        let mut kernels = Vec::new();
+        if detail >= Detail::Kernels {
+            kernels = spent.kernels;
+            if self.told.len() >= MAX_TOLD {
+                self.told.clear();
+            }
+            if let Some(timing) = spent.timing.filter(|_| self.told.insert(key)) {
+                self.push(WorkEvent::Steps { key, steps: timing.steps.to_vec() });
+            }
+        }
+        self.push(WorkEvent::Ran(Box::new(Ran {
+            session,
+            seq: run.seq,
+            key,
+            instrs: run.program.structure.instrs.len() as u32,
+            start_us: core.micros(record.start),
+            took_us: record.took.as_micros() as u64,
+            waited_us: record.waited.as_micros() as u64,
+            plan_us: record.planning.as_micros() as u64,
+            why: record.why.map(str::to_string),
+            failed: record.failed,
+            begun_early: record.begun_early,
+            shares: spent.shares,
+            kernels,
+        })));
+    }
+}
+
+impl State {
+    /// How closely a session is watched.
+    pub fn detail(&self, session: SessionId) -> Detail {
+        let own = self.sessions.get(&session).map_or(Detail::Nothing, |t| t.detail);
+        own.max(self.watched.all)
+    }
+}
+
+impl Core {
+    /// Microseconds on the worker's clock.
+    pub fn micros(&self, at: Instant) -> u64 {
+        at.saturating_duration_since(self.started).as_micros() as u64
+    }
+
+    /// Tells watchers what has happened.
+    pub fn tell_events(&self) {
+        let mut state = self.state.lock();
+        let events = std::mem::take(&mut state.watched.events);
+        state.watched.since = None;
+        drop(state);
+        if !events.is_empty() {
+            (self.say)(WorkerMsg::Events { now_us: self.micros(Instant::now()), events });
+        }
+    }
+
+    /// Tells watchers what has happened, if that should not wait any longer.
+    pub fn tell_if_due(&self) {
+        let due = self.state.lock().watched.is_due(false);
+        if due {
+            self.tell_events();
+        }
+    }
+
+    /// Counts tensor bytes that came or went.
+    pub fn carried(&self, session: SessionId, tensor: TensorId, bytes: u64, inward: bool, start: Instant) {
+        let sum = if inward { &self.carriage.inward } else { &self.carriage.outward };
+        sum.fetch_add(bytes, Ordering::Relaxed);
+        let mut state = self.state.lock();
+        if state.detail(session) >= Detail::Programs {
+            let took_us = start.elapsed().as_micros() as u64;
+            let start_us = self.micros(start);
+            let carried = Carried { session, tensor: tensor.0, bytes, inward, start_us, took_us };
+            state.watched.push(WorkEvent::Carried(carried));
+        }
+    }
+
+    /// The counters of this moment.
+    pub fn gauge(&self) -> Gauge {
+        let backend = &self.config.backend;
+        let (memory, memory_peak) = backend.memory_in_use();
+        let state = self.state.lock();
+        let (c, w) = (&state.counters, &state.watched);
+        let running = w.running.map(|(session, since)| (session.0, since.elapsed().as_micros() as u64));
+        let used = state.sessions.iter().map(|(id, table)| SessionUse {
+            session: id.0,
+            busy_us: table.busy.as_micros() as u64,
+            waited_us: table.waited.as_micros() as u64,
+            programs: table.programs,
+            bytes: table.bytes,
+            queued: table.arrived.len() as u32,
+        });
+        let sessions: Vec<SessionUse> = used.collect();
+        Gauge {
+            now_us: self.micros(Instant::now()),
+            busy_us: (c.busy_seconds * 1e6) as u64 + running.map_or(0, |(_, us)| us),
+            families_us: w.families.map(|s| (s * 1e6) as u64),
+            running,
+            programs: c.programs,
+            instructions: c.instructions,
+            plan_hits: c.plan_hits,
+            plan_misses: c.plan_misses,
+            resized: c.resized,
+            plans: c.plans,
+            plan_us: (c.plan_seconds * 1e6) as u64,
+            miss_reasons: c.misses.iter().map(|(why, n)| (why.text().to_string(), *n)).collect(),
+            queued: sessions.iter().map(|s| s.queued).sum(),
+            failures: w.failures,
+            bytes_in: self.carriage.inward.load(Ordering::Relaxed),
+            bytes_out: self.carriage.outward.load(Ordering::Relaxed),
+            memory,
+            memory_peak,
+            memory_limit: backend.memory(),
+            sessions,
+        }
+    }
+}

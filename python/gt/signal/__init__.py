@@ -1,0 +1,75 @@
+"""Signals: names in a program that a configuration turns into layouts over workers.
+
+with gt.signal.context("layer_1", backward="layer_1_back"):
+    y = model(x)            # tensors and computations in here lie as the signal says
+w = gt.signal.tensor(w, name="weights")
+"""
+
+from contextlib import ContextDecorator
+
+from gt._gt import _signal_enter, _signal_exit, _signal_name, _signal_tensor
+from gt.signal.config import (
+    Config,
+    ShardConfig,
+    SignalConfig,
+    get_config,
+    get_signal_config,
+    load_config,
+    register_config,
+)
+from gt.signal.modules import apply, signals
+
+__all__ = [
+    "Config",
+    "ShardConfig",
+    "SignalConfig",
+    "apply",
+    "context",
+    "current",
+    "enter",
+    "exit",
+    "get_config",
+    "get_signal_config",
+    "load_config",
+    "register_config",
+    "tensor",
+]
+
+
+class context(ContextDecorator):
+    """What is made inside lies as the signal says, and its backward pass as `backward` says (by default what the
+    configuration says, else the same). The innermost context counts. A name without a configuration does nothing."""
+
+    def __init__(self, name, backward=None):
+        self.name = name
+        self.backward = backward
+
+    def __enter__(self):
+        enter(self.name, self.backward)
+        return self
+
+    def __exit__(self, *error):
+        exit(self.name)
+        return False
+
+
+def enter(name, backward=None):
+    """Enters the context of a signal on this thread, until `exit`."""
+    _signal_enter(name, backward)
+    signals.entered(name)
+
+
+def exit(name=None):
+    """Leaves the innermost context of this thread; with a name, it must be that one."""
+    _signal_exit(name)
+    signals.left()
+
+
+def current():
+    """The name of the innermost context of this thread, or None."""
+    return _signal_name()
+
+
+def tensor(t, name):
+    """The same tensor lying as the signal says; gradients pass through. The tensor given stays as it is."""
+    return _signal_tensor(t, name)
