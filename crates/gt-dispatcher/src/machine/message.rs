@@ -492,7 +492,7 @@ impl Session {
                     );
                 };
                 self.expect_upload(id, worker, ty.clone());
-                let tell = self.sharding.is_some();
+                let tell = self.sharding.is_some() || !self.signals.is_empty();
                 if tell {
                     self.arriving.insert(id);
                 }
