@@ -557,6 +557,7 @@ fn waits_its_turn(message: &ClientMsg) -> bool {
     match message {
         ClientMsg::Batch(_)
         | ClientMsg::Upload { .. }
+        | ClientMsg::Signals { .. }
         | ClientMsg::Sync { .. }
         | ClientMsg::Prefix(_)
         | ClientMsg::Forget { .. } => true,
@@ -564,6 +565,7 @@ fn waits_its_turn(message: &ClientMsg) -> bool {
         | ClientMsg::Carry { .. }
         | ClientMsg::Withdraw { .. }
         | ClientMsg::FetchRelay { .. }
+        | ClientMsg::Watch { .. }
         | ClientMsg::Stats { .. }
         | ClientMsg::Bye => false,
     }
