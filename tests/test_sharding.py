@@ -26,6 +26,7 @@ for step in range(6):
     loss.backward()
     optimizer.step()
     print(f"{loss.item():.6f}")
+gt.synchronize()
 used = [w["programs"] for w in gt.debug.get_worker_stats()["workers"]]
 print("used", sum(n > 3 for n in used))
 """
@@ -78,6 +79,7 @@ y = x + 1
 assert y.sum().item() == 1000000 and x.sum().item() == 999000
 rows = gt.workers()
 assert len(rows) == 4 and all(row["memory"] > 0 and row["device"] for row in rows), rows
+gt.synchronize()
 assert sum(w["programs"] > 0 for w in gt.debug.get_worker_stats()["workers"]) == 4
 gt.gpu_workers(1)
 try:
@@ -102,6 +104,7 @@ for i in range(5):
 assert sum(w["programs"] > 0 for w in gt.debug.get_worker_stats()["workers"]) == 1
 x = gt.randn(1200, 700) @ gt.randn(700, 900)
 x.sum().item()
+gt.synchronize()
 assert sum(w["programs"] > 0 for w in gt.debug.get_worker_stats()["workers"]) == 3
 """,
         env={"GT_AUTO_SHARD": "1", "GT_SHARD_MIN": ""},
@@ -116,7 +119,8 @@ def test_a_wrong_threshold_is_told(run_python):
 @pytest.mark.parametrize("unix", [False, True])
 def test_worker_processes_split_too(run_python, start_system, tmp_path, unix):
     system = start_system(3, unix=str(tmp_path / "gt.sock") if unix else None)
-    script = f"import gt\ngt.connect({system.address!r})\n" + TRAIN.replace(
+    wait = "while len(gt.workers()) < 3:\n    pass\n"
+    script = f"import gt\ngt.connect({system.address!r})\n{wait}" + TRAIN.replace(
         "gt.gpu_workers(int(sys.argv[1]) if len(sys.argv) > 1 else WORKERS)", ""
     )
     alone, _ = losses(run_python(TRAIN.replace("WORKERS", "1")))
@@ -131,6 +135,8 @@ def test_a_worker_that_dies_is_an_error_in_seconds(run_python, start_system):
         f"""
 import gt, os, signal, time
 gt.connect({system.address!r})
+while len(gt.workers()) < 3:
+    time.sleep(0.05)
 x = gt.randn(2000, 500)
 (x * 2).sum().item()
 os.kill({system.processes[-1].pid}, signal.SIGKILL)

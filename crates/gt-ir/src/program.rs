@@ -217,7 +217,11 @@ impl Structure {
         }
         let inputs = self.inputs.iter().map(|i| Input { ty: i.ty.clone(), dies: false }).collect();
         let live = outs.iter().map(|&k| number[self.outs[k] as usize]).collect();
-        Some(Without { structure: Structure { inputs, instrs, outs: live, slots: self.slots, ..Default::default() }, kept, outs })
+        Some(Without {
+            structure: Structure { inputs, instrs, outs: live, slots: self.slots, ..Default::default() },
+            kept,
+            outs,
+        })
     }
 }
 

@@ -2,8 +2,8 @@
 
 use crate::bulk::{Endpoint, Ticket};
 use crate::compiling::Compiling;
-use crate::process::Process;
 use crate::observe::{Detail, Gauge, Scope, Snapshot, WorkEvent};
+use crate::process::Process;
 use gt_ir::signal::SignalSpec;
 use gt_ir::{Error, Program, TensorId, Ty};
 use serde::{Deserialize, Serialize};

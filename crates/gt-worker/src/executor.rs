@@ -255,8 +255,7 @@ impl Executor {
         let start = Instant::now();
         let run = |made: &Made| {
             let group = seat.group()?;
-            let (outs, spent) =
-                run_made(&core, session, made, inputs, &program.slots, detail, Some(group))?;
+            let (outs, spent) = run_made(&core, session, made, inputs, &program.slots, detail, Some(group))?;
             Ok(Done { outs, types: made.outs.clone(), ops: made.ops.clone(), spent })
         };
         let done = made.map_err(|error| PlanError { instr: None, error }).and_then(run);
@@ -287,7 +286,8 @@ impl Executor {
         let start = Instant::now();
         let done = way.map_err(|error| PlanError { instr: None, error }).and_then(|way| match way {
             Way::Whole(made) => {
-                let (outs, spent) = run_made(&self.core, session, made, inputs, &program.slots, detail, None)?;
+                let (outs, spent) =
+                    run_made(&self.core, session, made, inputs, &program.slots, detail, None)?;
                 Ok(Done { outs, types: made.outs.clone(), ops: made.ops.clone(), spent })
             }
             Way::Parts(parts) => {
@@ -375,7 +375,9 @@ impl Executor {
         let planning = planned - start + rest.planning;
         inputs.append(&mut rest.buffers);
         let (made, types) = match way {
-            Way::Whole(own) => (run_plan(&core, session, &*own.plan, inputs, slots, None, None)?, own.outs.clone()),
+            Way::Whole(own) => {
+                (run_plan(&core, session, &*own.plan, inputs, slots, None, None)?, own.outs.clone())
+            }
             Way::Parts(parts) => {
                 let clock = StepClock::start();
                 (run_parts(&core, session, &parts, &structure, inputs, slots, &clock)?, parts.outs)

@@ -2,9 +2,9 @@
 
 use crate::backend::{Backend, Buffer, HostBytes};
 use crate::executor::Executor;
+use crate::finish::Finisher;
 use crate::gang::post::Letterbox;
 use crate::gang::seats::Seats;
-use crate::finish::Finisher;
 use crate::plans::{Found, Miss};
 use crate::relay::Relays;
 use crate::road::{self, Job, Parcel};

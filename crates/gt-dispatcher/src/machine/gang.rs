@@ -439,7 +439,7 @@ impl Session {
             Ok(payload) => gather.got.push(Piece { starts, sizes, payload }),
             Err(failure) => {
                 self.gathers.remove(&value.req);
-                return self.news.values.push(Value { req: value.req, result: Err(failure) });
+                return self.tell_value(Value { req: value.req, result: Err(failure) });
             }
         }
         if gather.waiting.is_empty() {

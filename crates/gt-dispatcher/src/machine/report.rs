@@ -39,8 +39,16 @@ impl Session {
                 if let Ok(Payload::Bulk { .. }) = value.result {
                     self.granted(value.req, worker);
                 }
-                self.news.values.push(value);
+                self.tell_value(value);
             }
+        }
+    }
+
+    /// An answer for the client; one that tells of a failure waits until that is known in full.
+    pub(super) fn tell_value(&mut self, value: Value) {
+        match &value.result {
+            Err(failure) if self.pending.contains_key(&failure.root) => self.late.push(value),
+            _ => self.news.values.push(value),
         }
     }
 
@@ -105,6 +113,9 @@ impl Session {
         }
         if seq < ADDED {
             self.news.failures.push((seq, failure));
+            for value in std::mem::take(&mut self.late) {
+                self.tell_value(value);
+            }
         }
     }
 

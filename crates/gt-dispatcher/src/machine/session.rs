@@ -182,6 +182,8 @@ pub struct Session {
     /// Programs the dispatcher itself has added, by numbers far above the client's.
     pub(super) added: BTreeMap<u64, Pending>,
     pub(super) last_added: u64,
+    /// Answers that tell of a failure which not all workers of its program have reported: the failure itself goes first.
+    pub(super) late: Vec<Value>,
     /// Messages that wait for `waits`.
     pub(super) deferred: VecDeque<ClientMsg>,
     /// Uploads whose bytes are not at their worker yet, where that matters.
@@ -253,6 +255,7 @@ impl Session {
             sharding: Sharding::read(&var)?,
             added: BTreeMap::new(),
             last_added: ADDED,
+            late: Vec::new(),
             deferred: VecDeque::new(),
             arriving: BTreeSet::new(),
             waits: None,

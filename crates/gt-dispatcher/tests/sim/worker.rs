@@ -8,8 +8,8 @@ use gt_net::msg::{
     Batch, Failure, Fetch, Gang, Payload, Prefix, Run, SessionId, Value, WorkerCmd, WorkerId, WorkerInfo,
     WorkerMsg, WorkerStats,
 };
-use gt_net::process::Process;
 use gt_net::observe::{Carried, Detail, WorkEvent};
+use gt_net::process::Process;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
