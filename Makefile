@@ -17,7 +17,8 @@ SECONDS ?= 0
 KERNEL_SECONDS ?= 240
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python test-unix test-tcp check check-kernels kernels fmt docs bench develop wheel soak gpu-kit test-gpu clean
+.PHONY: help demo test test-rust test-python test-unix test-tcp test-sharded check check-kernels kernels fmt docs bench develop \
+  wheel soak gpu-kit test-gpu bench-gpu clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,7 +26,7 @@ help: ## list the targets
 demo: develop ## set up all that is needed and train a small model on the auto-started local system
 	$(BIN)/python demo.py
 
-test: develop test-rust test-python test-unix test-tcp ## set up all that is needed and pass every test
+test: develop test-rust test-python test-unix test-tcp test-sharded ## set up all that is needed and pass every test
 
 test-rust: ## Rust tests: laws over the op table, random programs, simulation of the dispatcher
 	GT_SIM_SECONDS=$(SIM) GT_RANDOM_SECONDS=$(BUDGET) cargo $(RUST_TEST) --release --workspace --exclude gt-py
@@ -38,6 +39,9 @@ test-unix: develop ## the same suite over a unix socket with one worker
 
 test-tcp: develop ## the same suite over TCP with four workers
 	GT_TEST_TRANSPORT=tcp4 $(BIN)/python -m pytest tests -m "not local_only"
+
+test-sharded: develop ## the same suite with everything split over four workers inside the process
+	GT_AUTO_SHARD=1 GT_SHARD_MIN=0 GT_WORKERS=4 $(BIN)/python -m pytest tests -m "not local_only"
 
 soak: develop ## long mode of random programs and simulation (set BUDGET and SIM)
 	$(MAKE) test-rust BUDGET=600 SIM=600
@@ -85,6 +89,11 @@ gpu-kit: wheel ## all that test-gpu needs, in dist/: the wheel, the laws as a pr
 	cargo build --release -p gt-worker --example gpu_laws
 	install -s "$${CARGO_TARGET_DIR:-target}/release/examples/gpu_laws" dist/gpu_laws
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --only-binary :all: --python-version 3.12 -d dist/tools pytest
+
+bench-gpu: ## on a machine with a GPU, from the wheel in dist/: what one GPU must reach, with PyTorch beside it
+	rm -rf dist/site
+	$(PYTHON) -m pip install --quiet --no-deps --no-index --target dist/site dist/gt-*.whl
+	PYTHONPATH=dist/site $(PYTHON) benchmarks/gpu.py
 
 test-gpu: ## on a machine with a GPU, from what gpu-kit put into dist/: the laws of the op table and the Python suite
 	rm -rf dist/site

@@ -12,6 +12,7 @@ use gt_net::msg::{
     Batch, Bytes, ClientMsg, Failure, Fetch, INLINE_BYTES, Payload, Prefix, Run, SessionMsg, SessionWelcome,
     Stats, Tidy,
 };
+use gt_net::pieces::assemble;
 use gt_net::shm::Shm;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -842,6 +843,9 @@ impl Shared {
                 for value in values {
                     let bytes = match value.result {
                         Ok(Payload::Inline(bytes)) => Ok(bytes),
+                        Ok(Payload::Pieces(pieces)) => {
+                            assemble(&pieces).map_err(|error| Failure { root: 0, instr: None, error })
+                        }
                         Ok(Payload::Bulk { .. }) => Err(Failure {
                             root: 0,
                             instr: None,

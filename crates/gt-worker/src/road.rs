@@ -1,7 +1,9 @@
 //! The worker's bytes on their way: values for clients, copies for other workers, uploads from both (C11).
 
-use crate::backend::{Buffer, HostBytes};
+use crate::backend::{Buffer, HostBytes, PlanError};
 use crate::finish::Answer;
+use crate::gang::post::LETTER;
+use crate::gang::seats::Seated;
 use crate::plans::panic_text;
 use crate::table::Entry;
 use crate::worker::{Arrived, Core, Promised, State, Upload};
@@ -28,6 +30,8 @@ pub(crate) enum Job {
     Stats {
         req: u64,
     },
+    /// Tells the ranks of a gang that this one will not come: its session has ended.
+    Excuse(Seated),
     Gauge,
     /// Bytes for the device.
     Upload(Box<Upload>),
@@ -57,6 +61,10 @@ pub(crate) fn run(core: &Core, jobs: &Receiver<Job>) {
                 core.take_in(*upload);
                 core.told.fetch_add(1, Ordering::Release);
                 core.wake.notify_one();
+            }
+            Job::Excuse(seat) => {
+                let error = Error::Runtime("the session has ended".into());
+                seat.fail(&PlanError { instr: None, error });
             }
             Job::Gauge => (core.say)(WorkerMsg::Gauge(Box::new(core.gauge()))),
             Job::Recent { session } => (core.say)(core.recent(session)),
@@ -143,7 +151,7 @@ impl Core {
             Ok(buffer) => Entry::Here { ty, buffer },
             Err(error) => Entry::Poisoned(Failure { root: 0, instr: None, error }),
         };
-        let unwanted = self.state.lock().fulfil(session, tensor, entry);
+        let unwanted = self.fulfil(session, tensor, entry);
         drop(unwanted);
         self.carried(session, tensor, bytes, true, start);
     }
@@ -237,6 +245,9 @@ pub(crate) struct Store(pub Arc<Core>);
 
 impl BulkStore for Store {
     fn put(&self, ticket: &Ticket, bytes: BulkBytes) -> Result<(), String> {
+        if ticket.session & LETTER != 0 {
+            return self.0.letters.take(bytes);
+        }
         let (session, tensor) = (SessionId(ticket.session), TensorId(ticket.tensor));
         let core = &self.0;
         let mut state = core.state.lock();
@@ -264,7 +275,7 @@ impl BulkStore for Store {
             Ok(buffer) => Entry::Here { ty, buffer },
             Err(error) => Entry::Poisoned(lost(error)),
         };
-        let unwanted = core.state.lock().fulfil(session, tensor, entry);
+        let unwanted = core.fulfil(session, tensor, entry);
         core.carried(session, tensor, bytes_in, true, start);
         core.wake.notify_one();
         drop(unwanted);

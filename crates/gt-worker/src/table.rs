@@ -7,9 +7,9 @@ use foldhash::fast::FixedState;
 use gt_ir::{Error, Program, TensorId, Ty};
 use gt_net::bulk::{Endpoint, Ticket};
 use gt_net::compiling::Compiling;
-use gt_net::msg::{Batch, Compiled, Failure, Fetch, Prefix, Run, WorkerId};
+use gt_net::msg::{Batch, Compiled, Failure, Fetch, Gang, Prefix, Run, WorkerId};
 use gt_net::observe::Detail;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 /// A tensor of a session.
@@ -29,6 +29,8 @@ pub enum Entry {
 /// A step of a session's work.
 pub enum Item {
     Run(Run),
+    /// A program that other workers run at the same time.
+    Gang(Gang, Box<Run>),
     Prefix(Prefix),
     /// Drops what was kept of a prefix.
     Forget(u64),
@@ -52,6 +54,8 @@ const MAX_BEGUN: usize = 64;
 pub struct SessionTable {
     entries: HashMap<TensorId, Entry, FixedState>,
     pub queue: VecDeque<Item>,
+    /// Tensors whose arrival the dispatcher wants to hear of.
+    pub tell: HashSet<TensorId, FixedState>,
     /// What prefixes have come to, by their numbers.
     begun: HashMap<u64, Begun, FixedState>,
     /// Bytes of the tensors that are here, and of what prefixes keep.
@@ -159,12 +163,13 @@ impl SessionTable {
         self.entries.len() + self.begun.len()
     }
 
-    /// True if the next step waits for nothing.
-    pub fn is_ready(&self) -> bool {
+    /// True if the next step waits for nothing. Gangs start in their order, of which `gang` is next (C9).
+    pub fn is_ready(&self, gang: Option<u64>) -> bool {
         let there = |id: &TensorId| self.waits_for(*id).is_none();
         match self.queue.front() {
             None => false,
             Some(Item::Run(run)) => run.program.inputs.iter().all(there),
+            Some(Item::Gang(of, run)) => gang == Some(of.number) && run.program.inputs.iter().all(there),
             Some(Item::Prefix(prefix)) => prefix.program.inputs.iter().all(there),
             Some(Item::Forget(_)) => true,
             Some(Item::Close { fetches, .. }) => fetches.iter().all(|f| there(&f.tensor)),

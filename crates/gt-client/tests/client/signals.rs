@@ -48,7 +48,8 @@ fn repeated_steps_under_a_signal_have_one_key() {
         for step in 0..4 {
             let loss = inside("steps", || {
                 let x = f64s(&[2, 2], &[1., 2., 3., step as f64]);
-                x.matmul(&w).unwrap().square().unwrap().sum_all().unwrap()
+                let y = x.matmul(&w).unwrap();
+                y.mul(&y).unwrap().sum().unwrap()
             });
             w.set_grad(None).unwrap();
             loss.backward().unwrap();
@@ -168,7 +169,7 @@ fn a_program_is_on_one_mesh() {
         let x = inside("one", || w.mul(2.0).unwrap());
         let y = inside("two", || x.exp().unwrap());
         let z = inside("one", || y.add(1.0).unwrap());
-        z.sum_all().unwrap().backward().unwrap();
+        z.sum().unwrap().backward().unwrap();
         let want = [1f64, 2.].map(|w| 2.0 * (2.0 * w).exp());
         same(&w.grad().unwrap(), &want);
         let told = link.signals();

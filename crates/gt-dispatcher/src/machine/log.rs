@@ -386,7 +386,14 @@ impl Session {
             WorkerCmd::Poison { tensor, failure, .. } => self.note(cx, "ERROR", to, "Poison", 0, || {
                 format!("{} {}", tensor_text(*tensor), failure_text(failure))
             }),
-            WorkerCmd::Watch { .. }
+            WorkerCmd::Gang { gang, run, .. } => self.note(cx, "WORKER_SEND", to, "Gang", 16, || {
+                let (number, seq) = (gang.number, run.seq);
+                let ops = run.program.structure.instrs.len();
+                format!("gang={number} program={seq} ops={ops} key={:04x}", run.program.key >> 48)
+            }),
+            WorkerCmd::Mesh(_)
+            | WorkerCmd::Disband { .. }
+            | WorkerCmd::Watch { .. }
             | WorkerCmd::Observe { .. }
             | WorkerCmd::Gauge
             | WorkerCmd::Recent { .. }
@@ -450,7 +457,7 @@ impl Session {
 fn values_bytes(values: &[Value]) -> u64 {
     let bytes = |v: &Value| match &v.result {
         Ok(Payload::Inline(data)) => data.len() as u64,
-        Ok(Payload::Bulk { .. }) | Err(_) => 64,
+        Ok(Payload::Bulk { .. } | Payload::Pieces(_)) | Err(_) => 64,
     };
     values.iter().map(bytes).sum()
 }

@@ -18,6 +18,10 @@ pub struct Signals {
 }
 
 impl Signals {
+    pub fn is_empty(&self) -> bool {
+        self.specs.is_empty()
+    }
+
     /// The signal of this number.
     pub fn get(&self, signal: u32) -> Option<&SignalSpec> {
         self.specs.get(signal as usize)
