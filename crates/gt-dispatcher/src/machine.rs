@@ -310,7 +310,7 @@ impl Machine {
                 .with_session(now, session, out, |s, cx| {
                     s.note_compiled(cx, worker, &compiled);
                     s.worker_update(worker, finished, values, failures, &spared, cx);
-                    Ok(())
+                    s.resume(cx)
                 }),
             WorkerMsg::Moved { session, tensor, goal, result } => {
                 self.with_session(now, session, out, |s, cx| {

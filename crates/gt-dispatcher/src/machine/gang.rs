@@ -67,7 +67,12 @@ impl Session {
 
     /// Goes on with what was deferred, if that has come which it waits for.
     pub(super) fn resume(&mut self, cx: &mut Cx) -> Result<()> {
-        if self.waits == Some(Wait::Arrivals) && self.is_awaited() {
+        let still = match self.waits {
+            None => false,
+            Some(Wait::Plan(ask)) => cx.meshes.is_asked(ask),
+            Some(Wait::Arrivals) => self.is_awaited(),
+        };
+        if still {
             return Ok(());
         }
         self.waits = None;

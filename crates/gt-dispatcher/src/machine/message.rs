@@ -513,7 +513,7 @@ impl Session {
                 self.expect_upload(id, worker, ty.clone());
                 let tell = self.sharding.is_some() || !self.signals.is_empty();
                 if tell {
-                    self.arriving.insert(id);
+                    self.arriving.insert(id, worker);
                 }
                 self.tell_worker(cx, worker, WorkerCmd::Expect { session, tensor: id, ty, tell });
                 self.tell_client(cx, SessionMsg::Grant { tensor: id, at, ticket });

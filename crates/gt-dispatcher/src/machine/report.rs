@@ -192,10 +192,7 @@ impl Session {
         };
         self.touched.remove(&worker);
         self.frees.remove(&worker);
-        let gone = |(_, at, _): &&(TensorId, WorkerId, gt_ir::Ty)| *at == worker;
-        for (id, ..) in self.uploads.iter().filter(gone) {
-            self.arriving.remove(id);
-        }
+        self.arriving.retain(|_, at| *at != worker);
         self.prefixes.retain(|_, at| *at != worker);
         if self.home == Some(worker) {
             self.home = None;
@@ -264,7 +261,11 @@ impl Session {
             failure = tensor.poison.as_deref().cloned().unwrap_or(failure);
         }
         match source {
-            Some(source) => self.send_copy(id, ty, source, goal, true, cx),
+            Some(source) => {
+                // What is still being put together there is sent after that.
+                let now = !self.added.values().any(|p| p.outs.contains(&id));
+                self.send_copy(id, ty, source, goal, now, cx)
+            }
             None => self.tell_worker(cx, goal, WorkerCmd::Poison { session: self.id, tensor: id, failure }),
         }
     }

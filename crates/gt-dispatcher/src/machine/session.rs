@@ -202,7 +202,7 @@ pub struct Session {
     /// Messages that wait for `waits`.
     pub(super) deferred: VecDeque<ClientMsg>,
     /// Uploads whose bytes are not at their worker yet, where that matters.
-    pub(super) arriving: BTreeSet<TensorId>,
+    pub(super) arriving: BTreeMap<TensorId, WorkerId>,
     pub(super) waits: Option<Wait>,
     /// Copies on their way, by tensor and goal.
     pub(super) moves: BTreeMap<(TensorId, WorkerId), Move>,
@@ -274,7 +274,7 @@ impl Session {
             last_added: ADDED,
             late: Vec::new(),
             deferred: VecDeque::new(),
-            arriving: BTreeSet::new(),
+            arriving: BTreeMap::new(),
             waits: None,
             moves: BTreeMap::new(),
             relays: Vec::new(),
@@ -350,6 +350,8 @@ impl Session {
     /// Drops a tensor here, and at its holders with the next message to each.
     pub(super) fn drop_tensor(&mut self, cx: &mut Cx, id: TensorId, except: &[WorkerId]) {
         let Some(tensor) = self.tensors.remove(&id) else { return };
+        // Nobody hears of bytes that come for what is gone.
+        self.arriving.remove(&id);
         cx.pool.release(&tensor.holders, tensor.bytes());
         for holder in tensor.holders {
             if !except.contains(&holder.worker) {
