@@ -9,12 +9,8 @@ work is shared. A ratio below 1 means that GT is faster. Without PyTorch only GT
 import argparse
 import json
 import os
-import pathlib
 import statistics
-import sys
 import time
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 from common import torch
 from plot import bars

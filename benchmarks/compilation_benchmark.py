@@ -8,13 +8,10 @@ One table: the first step, a later one, the ratio to op by op, and plans made; e
 import argparse
 import json
 import os
-import pathlib
 import statistics
 import subprocess
 import sys
 import time
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 from plot import bars
 

@@ -21,11 +21,10 @@ import threading
 import time
 import urllib.request
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
 from common import Report
 from training import token_batches
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 def child(steps, address):
@@ -46,8 +45,10 @@ def child(steps, address):
     optimizer = gt.optim.AdamW(model.parameters(), lr=3e-4)
     batches = token_batches(SIZES["tiny"].vocab_size, 2, 128)
 
-    def step(n=itertools.count()):
-        inputs, targets = (gt.from_numpy(part) for part in batches[next(n) % len(batches)])
+    turns = itertools.cycle(batches)
+
+    def step():
+        inputs, targets = (gt.from_numpy(part) for part in next(turns))
         loss = model.loss(inputs, targets)
         optimizer.zero_grad()
         loss.backward()

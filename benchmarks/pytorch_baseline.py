@@ -7,12 +7,9 @@ One table: milliseconds per training step, and the ratio of GT's time to PyTorch
 
 import argparse
 import json
-import pathlib
 import statistics
 import sys
 import time
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 from common import torch
 from plot import bars

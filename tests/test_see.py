@@ -105,7 +105,7 @@ def test_top_in_a_terminal(busy, tmp_path):
 
     tmux("new-session", "-d", "-x", "80", "-y", "24", f"{sys.executable} -m gt top --port {busy.port}")
     try:
-        text = screen("clients by share")
+        text = screen("127.0.0.1 #")
         assert len(text.rstrip("\n").splitlines()) == 24 and "q  quit" in text
         tmux("send-keys", "s")
         screen("clients by gpu time")

@@ -48,12 +48,17 @@ def names(path):
         yield name, thing
 
 
-def signature(thing):
+def signature(thing, method):
     try:
-        text = str(inspect.signature(thing))
+        text = str(inspect.signature(thing)).replace("Ellipsis", "...")
     except (TypeError, ValueError):
         return "(...)"
-    return text.replace("(self, /, ", "(").replace("(self, ", "(").replace("(self, /)", "()").replace("(self)", "()")
+    # What is a method of tensors is a function too, whose first argument is the tensor.
+    first = "" if method else "input, "
+    for own in ("(self, /, ", "(self, /", "(self, ", "(self"):
+        if text.startswith(own):
+            return ("(" + first + text[len(own) :]).replace(", )", ")")
+    return text
 
 
 def sentence(thing):
@@ -78,8 +83,8 @@ def page():
         rows = list(names(path))
         lines += ["", f"## {title}", "", f"{len(rows)} names.", "", "| name | what it does |", "|---|---|"]
         for name, thing in rows:
-            call = f"{prefix}.{name}{signature(thing)}".replace("|", "\\|")
-            lines.append(f"| `{call}` | {'' if inherited(thing) else sentence(thing)} |")
+            call = f"{prefix}.{name}{signature(thing, path == 'gt.Tensor')}".replace("|", "\\|")
+            lines.append(f"| `{call}` | {'as in PyTorch' if inherited(thing) else sentence(thing)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -178,9 +178,11 @@ impl Executor {
             begun_early: early,
             spent,
         };
-        state.watched.ran(&self.core, &record, detail);
-        if let Some(table) = state.sessions.get_mut(&session) {
-            table.remember(record);
+        state.watched.running = None;
+        match state.sessions.get_mut(&session).filter(|_| self.core.config.backend.queues()) {
+            // Its time is known when the batch ends.
+            Some(table) => table.queued.push(record),
+            None => state.ran(&self.core, record, detail),
         }
         let counters = &mut state.counters;
         let dropped = match outcome {
@@ -445,6 +447,7 @@ impl Executor {
             spared: std::mem::take(&mut table.spared),
             compiled: std::mem::take(&mut table.compiled),
             session_bytes: table.bytes,
+            ran: std::mem::take(&mut table.queued),
             done: None,
         };
         drop(state);

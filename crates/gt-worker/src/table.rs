@@ -68,8 +68,9 @@ pub struct SessionTable {
     pub arrived: VecDeque<Instant>,
     /// How closely its client watches.
     pub detail: Detail,
-    /// Its last programs.
+    /// Its last programs, and those whose time is not known yet.
     pub recent: VecDeque<Record>,
+    pub queued: Vec<Record>,
     /// What the next update will tell.
     pub finished: Vec<u64>,
     pub failures: Vec<(u64, Failure)>,

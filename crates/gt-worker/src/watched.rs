@@ -73,8 +73,7 @@ impl Watched {
     }
 
     /// Counts a program, and keeps what is to be told of it.
-    pub fn ran(&mut self, core: &Core, record: &Record, detail: Detail) {
-        self.running = None;
+    fn ran(&mut self, core: &Core, record: &Record, detail: Detail) {
         for (sum, share) in self.families.iter_mut().zip(record.spent.shares) {
             *sum += share as f64 * record.took.as_secs_f64();
         }
@@ -142,6 +141,14 @@ fn scaled(timing: &Timing, took: Duration) -> Vec<StepTime> {
 }
 
 impl State {
+    /// Counts a program whose time is known.
+    pub fn ran(&mut self, core: &Core, record: Record, detail: Detail) {
+        self.watched.ran(core, &record, detail);
+        if let Some(table) = self.sessions.get_mut(&record.session) {
+            table.remember(record);
+        }
+    }
+
     /// How closely a session is watched.
     pub fn detail(&self, session: SessionId) -> Detail {
         let own = self.sessions.get(&session).map_or(Detail::Nothing, |t| t.detail);
