@@ -24,6 +24,8 @@ fn machine(workers: u32) -> Machine {
             memory: 1 << 30,
             endpoint: None,
             ticket_key: [0; 16],
+            process: gt_net::process::Process::this(),
+            gangs: false,
         };
         machine.step(0, Event::WorkerUp { worker: WorkerId(i), info }, &mut out);
     }
