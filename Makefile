@@ -17,7 +17,7 @@ SECONDS ?= 0
 KERNEL_SECONDS ?= 240
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python test-unix test-tcp check check-kernels kernels fmt bench develop wheel soak gpu-kit test-gpu clean
+.PHONY: help demo test test-rust test-python test-unix test-tcp check check-kernels kernels fmt bench develop wheel soak gpu-kit test-gpu bench-gpu clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,7 +75,7 @@ wheel: $(BIN)/.tools kernels ## build the wheel into dist/
 
 gpu-kit: wheel ## all that test-gpu needs, in dist/: the wheel, the laws as a program, and pytest
 	cargo build --release -p gt-worker --example gpu_laws
-	install -s "$${CARGO_TARGET_DIR:-target}/release/examples/gpu_laws" dist/gpu_laws
+	install -s $(TARGET)/release/examples/gpu_laws dist/gpu_laws
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --only-binary :all: --python-version 3.12 -d dist/tools pytest
 
 test-gpu: ## on a machine with a GPU, from what gpu-kit put into dist/: the laws of the op table and the Python suite
@@ -84,6 +84,10 @@ test-gpu: ## on a machine with a GPU, from what gpu-kit put into dist/: the laws
 	dist/gpu_laws $(BUDGET)
 	GT_BACKEND=cuda PYTHONPATH=dist/site $(PYTHON) tests/gpu_smoke.py
 	GT_BACKEND=cuda PYTHONPATH=dist/site $(PYTHON) -m pytest tests -p no:cacheprovider
+
+bench-gpu: ## on a machine with a GPU, from what gpu-kit put into dist/: the benchmarks, with PyTorch beside
+	test -d dist/site || $(PYTHON) -m pip install --quiet --no-deps --no-index --target dist/site dist/gt-*.whl
+	PYTHONPATH=dist/site $(PYTHON) benchmarks/gpu.py
 
 $(BIN)/.tools: requirements-dev.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
