@@ -17,7 +17,8 @@ SECONDS ?= 0
 KERNEL_SECONDS ?= 240
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python test-unix test-tcp check check-kernels kernels fmt bench develop wheel soak gpu-kit test-gpu bench-gpu clean
+.PHONY: help demo test test-rust test-python test-unix test-tcp test-sharded check check-kernels kernels fmt docs bench develop \
+  wheel soak gpu-kit test-gpu bench-gpu clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,7 +26,7 @@ help: ## list the targets
 demo: develop ## set up all that is needed and train a small model on the auto-started local system
 	$(BIN)/python demo.py
 
-test: develop test-rust test-python test-unix test-tcp ## set up all that is needed and pass every test
+test: develop test-rust test-python test-unix test-tcp test-sharded ## set up all that is needed and pass every test
 
 test-rust: ## Rust tests: laws over the op table, random programs, simulation of the dispatcher
 	GT_SIM_SECONDS=$(SIM) GT_RANDOM_SECONDS=$(BUDGET) cargo $(RUST_TEST) --release --workspace --exclude gt-py
@@ -38,6 +39,9 @@ test-unix: develop ## the same suite over a unix socket with one worker
 
 test-tcp: develop ## the same suite over TCP with four workers
 	GT_TEST_TRANSPORT=tcp4 $(BIN)/python -m pytest tests -m "not local_only"
+
+test-sharded: develop ## the same suite with everything split over four workers inside the process
+	GT_AUTO_SHARD=1 GT_SHARD_MIN=0 GT_WORKERS=4 $(BIN)/python -m pytest tests -m "not local_only"
 
 soak: develop ## long mode of random programs and simulation (set BUDGET and SIM)
 	$(MAKE) test-rust BUDGET=600 SIM=600
@@ -62,10 +66,18 @@ fmt: $(BIN)/.tools ## format everything
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: develop ## the documentation as a site, in site/
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
+	$(BIN)/python tools/api.py
+	$(BIN)/mkdocs build --strict --quiet --site-dir site
+
 bench: develop ## the benchmarks, with PyTorch beside where it is importable
 	$(BIN)/python benchmarks/spine.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/dynamic.py
+	$(BIN)/python benchmarks/compilation_benchmark.py
+	$(BIN)/python benchmarks/compare.py
+	$(BIN)/python benchmarks/overhead.py
 
 develop: $(BIN)/.tools kernels ## build the package into the virtual environment
 	$(BIN)/maturin develop --release --quiet
@@ -78,16 +90,17 @@ gpu-kit: wheel ## all that test-gpu needs, in dist/: the wheel, the laws as a pr
 	install -s $(TARGET)/release/examples/gpu_laws dist/gpu_laws
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --only-binary :all: --python-version 3.12 -d dist/tools pytest
 
+bench-gpu: ## on a machine with a GPU, from the wheel in dist/: what one GPU must reach, with PyTorch beside it
+	rm -rf dist/site
+	$(PYTHON) -m pip install --quiet --no-deps --no-index --target dist/site dist/gt-*.whl
+	PYTHONPATH=dist/site $(PYTHON) benchmarks/gpu.py
+
 test-gpu: ## on a machine with a GPU, from what gpu-kit put into dist/: the laws of the op table and the Python suite
 	rm -rf dist/site
 	$(PYTHON) -m pip install --quiet --no-deps --no-index --target dist/site dist/gt-*.whl dist/tools/*.whl
 	dist/gpu_laws $(BUDGET)
 	GT_BACKEND=cuda PYTHONPATH=dist/site $(PYTHON) tests/gpu_smoke.py
 	GT_BACKEND=cuda PYTHONPATH=dist/site $(PYTHON) -m pytest tests -p no:cacheprovider
-
-bench-gpu: ## on a machine with a GPU, from what gpu-kit put into dist/: the benchmarks, with PyTorch beside
-	test -d dist/site || $(PYTHON) -m pip install --quiet --no-deps --no-index --target dist/site dist/gt-*.whl
-	PYTHONPATH=dist/site $(PYTHON) benchmarks/gpu.py
 
 $(BIN)/.tools: requirements-dev.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -96,4 +109,4 @@ $(BIN)/.tools: requirements-dev.txt
 
 clean: ## remove what was built
 	cargo clean
-	rm -rf $(VENV) dist
+	rm -rf $(VENV) dist site

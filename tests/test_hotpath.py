@@ -57,10 +57,10 @@ print(json.dumps(dict(seen=seen, stats=gt.debug.get_worker_stats())))
 
 @pytest.fixture
 def run(run_python):
-    """What a script prints, in a process of its own with these variables."""
+    """What a script prints, in a process of its own with these variables: counters are those of one worker."""
 
     def run(script, **variables):
-        return json.loads(run_python(script, env=variables).stdout)
+        return json.loads(run_python(script, env={"GT_AUTO_SHARD": "0", **variables}).stdout)
 
     return run
 

@@ -310,21 +310,21 @@ def test_two_hosts(hosts, tmp_path):
     assert int(re.search(r"moves (\d+)", done.stdout).group(1)) > 0
 
 
-def test_a_client_on_a_third_host(hosts, tmp_path):
-    """The client reaches the server, and the workers directly, from an address of its own."""
-    (one, address), (two, _), (three, _) = hosts.items()
+def client_of(hosts, tmp_path, client, server):
+    """A launch on the first two hosts, and a program on another that reaches the server under an address."""
+    (one, address), (two, _), _ = hosts.items()
     ssh = executable(tmp_path / "ssh", '#!/bin/sh\nexec ip netns exec "$1" sh -c "$2"\n')
     token = tmp_path / "token"
     token.write_text("a secret")
     program = tmp_path / "program.py"
     program.write_text(TWO_HOSTS)
     port = "12399"
-    command = ["ip", "netns", "exec", one, sys.executable, "-m", "gt", "launch", "--gt", GT, "--hosts", f"{one},{two}"]
-    command += ["-p", port, "--ssh", ssh, "--address", address, "--token-file", str(token)]
-    launched = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
+    command = ["ip", "netns", "exec", one, *GT.split(), "launch", "--gt", GT, "--hosts", f"{one},{two}", "-p", port]
+    command += ["--ssh", ssh, "--address", address, "--token-file", str(token), "--worker-args", "--threads 1"]
+    launched = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment())
     try:
-        env = environment(GT_SERVER=f"{address}:{port}", GT_TOKEN_FILE=str(token), GT_PLACEMENT="spread")
-        there = ["ip", "netns", "exec", three]
+        env = environment(GT_SERVER=f"{server}:{port}", GT_TOKEN_FILE=str(token), GT_PLACEMENT="spread")
+        there = ["ip", "netns", "exec", client]
         waited = subprocess.run([*there, *GT.split(), "wait", "-w", "2", "--timeout", "60"], timeout=90, env=env)
         assert waited.returncode == 0
         done = subprocess.run(
@@ -335,4 +335,29 @@ def test_a_client_on_a_third_host(hosts, tmp_path):
     finally:
         launched.terminate()
         assert launched.wait(20) == 0
-        launched.stdout.close()
+
+
+def test_a_client_on_a_third_host(hosts, tmp_path):
+    """The client reaches the server, and the workers directly, from an address of its own."""
+    (_, server), _, (three, _) = hosts.items()
+    client_of(hosts, tmp_path, three, server)
+
+
+def test_a_client_that_reaches_only_the_server(hosts, tmp_path):
+    """Behind a road of its own to the server's host, with no way to the other: the server relays what is there."""
+    one, outside = next(iter(hosts)), f"{next(iter(hosts))}x"
+    steps = [
+        f"netns add {outside}",
+        f"-n {one} link add out type veth peer name eth0 netns {outside}",
+        f"-n {one} addr add 10.214.8.1/24 dev out",
+        f"-n {one} link set out up",
+        f"-n {outside} addr add 10.214.8.2/24 dev eth0",
+        f"-n {outside} link set eth0 up",
+        f"-n {outside} link set lo up",
+    ]
+    try:
+        for step in steps:
+            subprocess.run(["ip", *step.split()], check=True, capture_output=True)
+        client_of(hosts, tmp_path, outside, "10.214.8.1")
+    finally:
+        subprocess.run(["ip", "netns", "del", outside], capture_output=True)

@@ -37,7 +37,8 @@ def test_plans_are_kept_apart_by_it(dtype, apart):
         (x @ x).numpy()
         return gt.debug.get_worker_stats()["compilation"]["misses"]
 
-    first = misses()
+    # New programs in a row run op by op at first sight, and are compiled at the second.
+    first = [misses() for _ in range(3)][-1]
     assert misses() == first, "the same program again"
     gt.set_float32_matmul_precision("high")
     assert (misses() > first) == apart, "another program, if float32 is multiplied"

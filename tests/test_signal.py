@@ -367,14 +367,14 @@ def test_stages_of_a_pipeline():
     gt.synchronize()
     with gt.signal.context("pipe"):
         y = model(ids)
-    stages = [mark.rstrip("!") for op, mark in tape() if op in ("MATMUL", "TAKE")]
-    assert stages == ["pipe.0", "pipe.0", "pipe.0", "pipe.1", "pipe.1", "pipe.1"]
+    # What the first stage runs is on its way already: a program is on one mesh.
+    assert [mark.rstrip("!") for op, mark in tape() if op in ("MATMUL", "TAKE")] == ["pipe.1"] * 3
     np.testing.assert_array_equal(y.detach().numpy(), plain)
     loss = y.sum()
     gt.synchronize()
     loss.backward()
-    stages = [mark.rstrip("!") for op, mark in tape() if op == "MATMUL"]
-    assert stages == sorted(stages, reverse=True) and set(stages) == {"pipe.0", "pipe.1"}
+    assert {mark.rstrip("!") for op, mark in tape() if op == "MATMUL"} == {"pipe.0"}
+    assert model.layers[0].weight.grad.abs().sum().item() > 0
 
 
 def test_modules_by_pattern():

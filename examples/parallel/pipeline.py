@@ -2,8 +2,8 @@
 
     python examples/parallel/pipeline.py [--workers 2] [--model-size small]
 
-The order is that of 1F1B: as many micro-batches as there are stages start, then each backward pass makes room for the
-next forward pass. Recording waits for nothing, so stages work on different micro-batches at the same time.
+Recording waits for nothing, so stages work on different micro-batches at the same time. A worker runs what it is sent
+in the order in which it was recorded, so the forward passes come first: that order has the smallest bubble.
 """
 
 import common
@@ -29,9 +29,7 @@ def step(model, ids, targets):
         loss.backward()
         return loss.detach()
 
-    for i, part in enumerate(parts):
-        if i >= STAGES:
-            total = total + backward()
+    for part in parts:
         forward(part)
     while losses:
         total = total + backward()

@@ -245,7 +245,21 @@ from gt.composed.info import compile, finfo, iinfo  # noqa: E402
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gt import autograd, backends, client, cuda, debug, launch, linalg, nn, optim, serialization, signal, utils
+    from gt import (
+        autograd,
+        backends,
+        client,
+        cuda,
+        debug,
+        launch,
+        linalg,
+        nn,
+        optim,
+        profiler,
+        serialization,
+        signal,
+        utils,
+    )
     from gt.serialization import load, save
     from gt.signal.config import (
         Config,
@@ -267,6 +281,7 @@ _LAZY = {
     "linalg",
     "nn",
     "optim",
+    "profiler",
     "serialization",
     "signal",
     "utils",
@@ -293,6 +308,16 @@ def __getattr__(name):
     if name in _CONFIG:
         return getattr(import_module("gt.signal.config"), name)
     raise AttributeError(f"module 'gt' has no attribute '{name}'")
+
+
+def workers():
+    """The workers there are now: name, backend, device, threads, bytes of memory and those in use, and load.
+
+    `load` is the number of programs that wait there or run, `busy_seconds` the time spent on programs so far.
+    """
+    keys = ("name", "backend", "device", "threads", "memory", "bytes_in_use", "busy_seconds")
+    rows = [{**{key: row[key] for key in keys}, "load": row["queued"]} for row in _gt._stats()["workers"]]
+    return sorted(rows, key=lambda row: row["name"])
 
 
 def get_default_dtype():

@@ -15,6 +15,32 @@ __version__: Final[str]
 class OutOfMemoryError(RuntimeError, MemoryError): ...
 
 @final
+class _Profile:
+    """
+    A profile that was taken.
+    """
+
+    def json(self, /) -> builtins.str:
+        """
+        The trace for Perfetto and Chrome.
+        """
+
+    def log(self, /) -> builtins.str:
+        """
+        The trace in the instruction log's form.
+        """
+
+    def rows(self, /) -> tuple[list, dict]:
+        """
+        Rows as dictionaries, from the most time down, and the sums.
+        """
+
+    def table(self, /, limit: builtins.int) -> builtins.str:
+        """
+        The rows as text.
+        """
+
+@final
 class Node:
     """
     A step of the autograd graph, seen from Python.
@@ -1272,6 +1298,26 @@ def _signal_tensor(tensor: Tensor, name: builtins.str) -> Tensor:
 def _signal_version() -> builtins.int:
     """
     Counts changes of the configuration.
+    """
+
+def _explain() -> builtins.str:
+    """
+    What the last step did, and why.
+    """
+
+def _living() -> list[tuple[builtins.int, builtins.str, builtins.int, list[builtins.str], builtins.str | None]]:
+    """
+    Live tensors of the session: (number, type, bytes, workers, source line or None).
+    """
+
+def _take_profile() -> _Profile:
+    """
+    What was traced so far, when all that was recorded is done.
+    """
+
+def _watch(detail: builtins.str) -> None:
+    """
+    Begins to trace this session: "programs" or "kernels"; "" ends it.
     """
 
 def _stats() -> dict:

@@ -1,6 +1,6 @@
 """Seeing what GT does."""
 
-from gt._gt import Node, Tensor, _save_program, _stats, _tape
+from gt._gt import Node, Tensor, _explain, _living, _save_program, _stats, _tape
 
 
 def get_tape(tensor=None):
@@ -84,3 +84,48 @@ def print_worker_stats():
 def save_program(path):
     """Saves what is recorded and not run yet, with its inputs; `gt replay FILE` runs it again on any backend."""
     _save_program(str(path))
+
+
+def explain():
+    """Prints what the last step did: moves between workers, collectives, plans that had to be made and why, and the ten
+    most expensive source lines. A step ends with `optimizer.step()`; without one it is the last program."""
+    print(_explain(), end="")
+
+
+class Memory(list):
+    """Live tensors by source line, the most bytes first: dictionaries with line, bytes, tensors, types and workers."""
+
+    @property
+    def bytes(self):
+        """Bytes of all live tensors."""
+        return sum(row["bytes"] for row in self)
+
+    def __str__(self):
+        lines = [f"{_size(self.bytes):>10}  in {sum(row['tensors'] for row in self)} tensors"]
+        for row in self:
+            types = ", ".join(f"{n} x {ty}" if n > 1 else ty for ty, n in list(row["types"].items())[:3])
+            more = ", ..." if len(row["types"]) > 3 else ""
+            lines.append(f"{_size(row['bytes']):>10}  {row['line'] or '(line unknown)'}: {types}{more}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def memory():
+    """Live tensors of this session by the source line that made them, the most bytes first; `print` shows a table."""
+    rows = {}
+    for _, ty, size, workers, line in _living():
+        row = rows.setdefault(line, {"line": line, "bytes": 0, "tensors": 0, "types": {}, "workers": set()})
+        row["bytes"] += size * max(1, len(workers))
+        row["tensors"] += 1
+        row["types"][ty] = row["types"].get(ty, 0) + 1
+        row["workers"].update(workers)
+    return Memory(sorted(rows.values(), key=lambda row: -row["bytes"]))
+
+
+def _size(n):
+    for unit in ("B", "KB", "MB"):
+        if n < 1024:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    return f"{n:.1f} GB"

@@ -14,6 +14,7 @@ import numpy as np
 
 from gt import _gt
 from gt._gt import Tensor
+from gt._progress import Bar
 
 __all__ = ["load", "save"]
 
@@ -127,8 +128,11 @@ def _write(file, tensors, metadata):
     text += b" " * (-len(text) % 8)
     file.write(struct.pack("<Q", len(text)))
     file.write(text)
-    for t in tensors.values():
-        file.write(_bytes(t))
+    with Bar("saving", at) as bar:
+        for t in tensors.values():
+            data = _bytes(t)
+            file.write(data)
+            bar.add(len(data))
 
 
 def _read(data):
@@ -140,7 +144,11 @@ def _read(data):
     try:
         header = json.loads(bytes(data[8 : 8 + length]))
         metadata = header.pop("__metadata__", {})
-        tensors = {name: _tensor(name, entry, data, 8 + length) for name, entry in header.items()}
+        tensors = {}
+        with Bar("loading", len(data)) as bar:
+            for name, entry in header.items():
+                tensors[name] = _tensor(name, entry, data, 8 + length)
+                bar.add(tensors[name].numel() * tensors[name].element_size())
     except (UnicodeDecodeError, json.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"load: expected a safetensors file, got a header that does not parse: {error!r}") from None
     return tensors, metadata

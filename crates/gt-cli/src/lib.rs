@@ -1,5 +1,6 @@
 //! The `gt` program, and the whole system inside one process. `python -m gt.server` and friends call the same code.
 
+mod doctor;
 pub mod host;
 mod launch;
 pub mod local;
@@ -39,6 +40,12 @@ enum Command {
     Top(see::top::Args),
     /// Write down what a running system does for a while.
     Trace(see::trace::Args),
+    /// Draw the timeline of instruction logs.
+    Visualize(see::visualize::Args),
+    /// Say what the last step did and why: moves, collectives, plans, and where the time went.
+    Explain(see::explain::Args),
+    /// Check this host and a running system, and say what is wrong and what to do.
+    Doctor(doctor::Args),
 }
 
 /// Runs the program with the given arguments (the first is the program's name) and gives its exit status.
@@ -58,6 +65,9 @@ pub fn main(args: Vec<String>) -> i32 {
         Command::Replay(args) => replay::run(args),
         Command::Top(args) => see::top::run(args),
         Command::Trace(args) => see::trace::run(args),
+        Command::Visualize(args) => see::visualize::run(args),
+        Command::Explain(args) => see::explain::run(args),
+        Command::Doctor(args) => doctor::run(args),
     };
     match result {
         Ok(status) => status,

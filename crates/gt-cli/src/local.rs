@@ -49,22 +49,17 @@ impl Local {
                 drop(worker);
             }
         }
-        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         while workers.len() < n {
-            let threads = (cores / n).max(1) as u32;
-            let worker = self.add_worker(workers.len(), threads)?;
+            let worker = self.add_worker(workers.len(), n)?;
             workers.push(worker);
         }
         Ok(())
     }
 
-    fn add_worker(&self, at: usize, threads: u32) -> Result<(WorkerId, Arc<Worker>)> {
+    fn add_worker(&self, at: usize, n: usize) -> Result<(WorkerId, Arc<Worker>)> {
         let name = std::env::var("GT_BACKEND").unwrap_or_else(|_| "auto".into());
         let number = self.workers_started();
-        // Several workers share the GPUs there are.
-        let gpus = backends::gpus(&name);
-        let device = if gpus > 0 { Some(at as u32 % gpus) } else { None };
-        let (backend, why) = backends::choose(&name, Some(threads), device)?;
+        let (backend, why) = backends::choose_share(&name, at, n)?;
         if gt_ir::env::on("GT_VERBOSE") || gt_ir::env::on("GT_DEBUG_WORKER") {
             eprintln!("gt: worker {number} is {} on {}", backend.name(), backend.device());
             why.iter().for_each(|why| eprintln!("gt: no GPU is used: {why}"));

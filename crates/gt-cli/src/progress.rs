@@ -41,12 +41,30 @@ impl Progress {
 
     /// So far.
     pub fn to(&mut self, done: f64, note: &str) {
-        let young = self.began.elapsed() < self.patience;
-        if !self.shows || young || self.drawn.is_some_and(|at| at.elapsed() < EVERY) {
-            return;
+        if self.is_due() {
+            let text = self.text(done, note);
+            self.draw(&text);
         }
+    }
+
+    /// How far it has come, if that is known, and what it is.
+    pub fn show(&mut self, part: Option<f64>, what: &str) {
+        let took = self.began.elapsed().as_secs_f64();
+        match part {
+            Some(part) => self.to(part * self.total, what),
+            None if self.is_due() => self.draw(&format!("{}: {what}, {took:.0} s", self.what)),
+            None => {}
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        let young = self.began.elapsed() < self.patience;
+        self.shows && !young && self.drawn.is_none_or(|at| at.elapsed() >= EVERY)
+    }
+
+    fn draw(&mut self, text: &str) {
         self.drawn = Some(Instant::now());
-        let _ = write!(std::io::stderr(), "\r{}\x1b[K", self.text(done, note));
+        let _ = write!(std::io::stderr(), "\r{text}\x1b[K");
         let _ = std::io::stderr().flush();
     }
 

@@ -7,7 +7,7 @@ use gt_net::addr::Addr;
 use gt_net::bulk::BulkClient;
 use gt_net::handshake::Role;
 use gt_net::intern::{Interner, decode, encode_client};
-use gt_net::msg::{ClientMsg, Failure, Payload, SessionMsg, SessionWelcome, Value};
+use gt_net::msg::{ClientMsg, Failure, Payload, Piece, SessionMsg, SessionWelcome, Value};
 use gt_net::peer::{Event, HelloOptions, Peer};
 use gt_net::relay::PIECE;
 use gt_net::shm::Shm;
@@ -40,6 +40,11 @@ struct Road {
     relays: Mutex<Relays>,
     /// Bytes of uploads that have not reached their worker yet.
     staged: AtomicUsize,
+    /// Bytes of the download that is under way: come so far, and in all.
+    come: AtomicUsize,
+    /// The most bytes that were staged since none were.
+    most: AtomicUsize,
+    coming: AtomicUsize,
     on_msg: Mutex<OnMsg>,
     addr: Addr,
 }
@@ -56,6 +61,9 @@ fn open(addr: Addr, token: Option<String>, on_msg: OnMsg) -> Result<(Arc<dyn Lin
         uploads: Mutex::default(),
         relays: Mutex::default(),
         staged: AtomicUsize::new(0),
+        come: AtomicUsize::new(0),
+        most: AtomicUsize::new(0),
+        coming: AtomicUsize::new(0),
         on_msg: Mutex::new(on_msg),
         addr: addr.clone(),
     });
@@ -131,8 +139,7 @@ impl Road {
             SessionMsg::Update { completed, values, failures } => {
                 // A value that was to be relayed comes in a message after all, or not at all.
                 self.relays.lock().answered(&values);
-                let (bulk, ready): (Vec<Value>, Vec<Value>) =
-                    values.into_iter().partition(|v| matches!(v.result, Ok(Payload::Bulk { .. })));
+                let (bulk, ready): (Vec<Value>, Vec<Value>) = values.into_iter().partition(is_bulk);
                 (self.on_msg.lock())(SessionMsg::Update { completed, values: ready, failures });
                 for value in bulk {
                     let _ = downloads.send(Box::new(move |road| road.download(value)));
@@ -178,10 +185,35 @@ impl Road {
         (self.on_msg.lock())(SessionMsg::Update { completed: 0, values: Vec::new(), failures });
     }
 
+    /// Brings the pieces of a tensor from the workers that hold them.
+    fn download_pieces(&self, req: u64, pieces: Vec<Piece>) {
+        let bring = |mut piece: Piece| {
+            if let Payload::Bulk { at, ticket } = &piece.payload {
+                let mut bytes = crate::hostmem::take(ticket.bytes as usize);
+                self.bulk.get(at, ticket, &mut bytes)?;
+                piece.payload = Payload::Inline(Arc::new(bytes));
+            }
+            Ok(piece)
+        };
+        let result = pieces.into_iter().map(bring).collect::<Result<Vec<_>, gt_net::bulk::BulkError>>();
+        let lost = |error: gt_net::bulk::BulkError| {
+            let error = format!("fetch: a piece of the tensor could not be read from its worker: {error}");
+            Failure { root: 0, instr: None, error: Error::Connection(error) }
+        };
+        self.give(Value { req, result: result.map(Payload::Pieces).map_err(lost) });
+    }
+
     fn download(&self, value: Value) {
+        if let Ok(Payload::Pieces(pieces)) = value.result {
+            return self.download_pieces(value.req, pieces);
+        }
         let Ok(Payload::Bulk { at, ticket }) = value.result else { return };
         let mut bytes = crate::hostmem::take(ticket.bytes as usize);
-        match self.bulk.get(&at, &ticket, &mut bytes) {
+        self.come.store(0, Ordering::Relaxed);
+        self.coming.store(bytes.len(), Ordering::Relaxed);
+        let got = self.bulk.get_counted(&at, &ticket, &mut bytes, &self.come);
+        self.coming.store(0, Ordering::Relaxed);
+        match got {
             Ok(()) => {
                 self.give(Value { req: value.req, result: Ok(Payload::Inline(Arc::new(bytes))) });
             }
@@ -226,9 +258,21 @@ impl Link for RemoteLink {
     }
 
     fn upload_staged(&self, tensor: TensorId, ty: Ty, data: Shm) -> Result<()> {
-        self.road.staged.fetch_add(data.len(), Ordering::Relaxed);
+        let staged = self.road.staged.fetch_add(data.len(), Ordering::Relaxed);
+        let total = data.len() + if staged == 0 { 0 } else { self.road.most.load(Ordering::Relaxed) };
+        self.road.most.store(total, Ordering::Relaxed);
         self.road.uploads.lock().insert(tensor, data);
         self.road.send(&ClientMsg::Upload { tensor, ty, data: None })
+    }
+
+    fn transfer(&self) -> Option<(u64, u64, &'static str)> {
+        let coming = self.road.coming.load(Ordering::Relaxed) as u64;
+        if coming > 0 {
+            return Some((self.road.come.load(Ordering::Relaxed) as u64, coming, "fetching"));
+        }
+        let staged = self.road.staged.load(Ordering::Relaxed) as u64;
+        let most = self.road.most.load(Ordering::Relaxed) as u64;
+        (staged > 0).then_some((most.saturating_sub(staged), most, "sending"))
     }
 
     fn is_behind(&self) -> bool {
@@ -252,5 +296,15 @@ impl Link for RemoteLink {
 
     fn peer(&self) -> String {
         self.road.addr.to_string()
+    }
+}
+
+/// True for values whose bytes are still at workers.
+fn is_bulk(value: &Value) -> bool {
+    let bulk = |payload: &Payload| matches!(payload, Payload::Bulk { .. });
+    match &value.result {
+        Ok(Payload::Pieces(pieces)) => pieces.iter().any(|p| bulk(&p.payload)),
+        Ok(payload) => bulk(payload),
+        Err(_) => false,
     }
 }

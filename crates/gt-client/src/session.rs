@@ -1,14 +1,18 @@
 //! A session: one client's connection to a dispatcher, with its streams, waits, credit and failures.
 
+use crate::lived::Lived;
+use crate::seen::{Recent, Sources};
 use crate::stream::prefix::POSITIONS;
 use crate::stream::{Rebind, Sealed, SourceLine, Stream};
 use crate::value::{SETTLED, Value, ValueInner};
+use crate::wait::Waiting;
 use foldhash::fast::FixedState;
 use gt_ir::{Arg, Error, Program, Result, Scalar, Slot, Structure, TensorId, Ty};
 use gt_net::msg::{
     Batch, Bytes, ClientMsg, Failure, Fetch, INLINE_BYTES, Payload, Prefix, Run, SessionMsg, SessionWelcome,
     Stats, Tidy,
 };
+use gt_net::pieces::assemble;
 use gt_net::shm::Shm;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -28,6 +32,10 @@ pub trait Link: Send + Sync {
     /// Sends a tensor's bytes from memory that `stage` gave.
     fn upload_staged(&self, _tensor: TensorId, _ty: Ty, _data: Shm) -> Result<()> {
         Err(Error::Runtime("upload: this link has no staging memory".into()))
+    }
+    /// Tensor bytes on their way: what has come, of how much, and in which direction in words.
+    fn transfer(&self) -> Option<(u64, u64, &'static str)> {
+        None
     }
     /// True while so many bytes wait to leave that no more should be made.
     fn is_behind(&self) -> bool {
@@ -103,7 +111,14 @@ struct Unfinished {
     frees: Vec<TensorId>,
     rebinds: Vec<Rebind>,
     lines: Vec<SourceLine>,
+    ends_step: bool,
+    instrs: usize,
+    /// No program of its structure was sent before.
+    new: bool,
 }
+
+/// A tensor, its type, and the workers that hold it.
+pub(crate) type Held = (TensorId, Ty, Vec<String>);
 
 /// What arrives from the dispatcher, and who waits for it.
 #[derive(Default)]
@@ -114,6 +129,7 @@ struct Inbox {
     /// Requests whose waiter was interrupted.
     abandoned: Vec<u64>,
     failures: Vec<(u64, Failure)>,
+    tensors: HashMap<u64, Vec<Held>, FixedState>,
     /// Lines that came since this session watches itself.
     traced: Vec<String>,
     fatal: Option<Error>,
@@ -136,6 +152,11 @@ struct Outbox {
     signals: usize,
     /// What the programs sent so far look like up to where a prefix may end.
     marks: HashSet<u64, FixedState>,
+    /// What came of the last programs' source lines.
+    recent: Recent,
+    lived: Lived,
+    /// Plan keys whose source lines the log has.
+    logged: HashSet<u64>,
 }
 
 /// One client's connection to a dispatcher.
@@ -157,6 +178,8 @@ pub struct Session {
     orphans: Mutex<Vec<TensorId>>,
     closed: AtomicBool,
     pub(crate) files: Mutex<crate::source::Files>,
+    /// The session's instruction log.
+    log: Option<Arc<Mutex<std::fs::File>>>,
 }
 
 /// The part of a session that the link's thread touches.
@@ -195,16 +218,17 @@ impl Session {
         crate::signal::registry::check()?;
         let shared = Arc::new(Shared::default());
         let inbox = shared.clone();
-        let mut log = match &settings.log {
-            Some(path) => Some(open_log(path)?),
+        let log = match &settings.log {
+            Some(path) => Some(Arc::new(Mutex::new(open_log(path)?))),
             None => None,
         };
+        let file = log.clone();
         let on_msg: OnMsg = Box::new(move |msg| match msg {
             SessionMsg::Log { line, debug: true } => eprintln!("{line}"),
             SessionMsg::Log { line, debug: false } => {
                 use std::io::Write;
-                if let Some(file) = &mut log {
-                    let _ = writeln!(file, "{line}");
+                if let Some(file) = &file {
+                    let _ = writeln!(file.lock(), "{line}");
                 }
             }
             other => inbox.arrive(other),
@@ -228,6 +252,9 @@ impl Session {
                 structures: HashMap::default(),
                 signals: 0,
                 marks: HashSet::default(),
+                recent: Recent::default(),
+                lived: Lived::default(),
+                logged: HashSet::default(),
             }),
             shared,
             streams: Mutex::new(Vec::new()),
@@ -235,6 +262,7 @@ impl Session {
             orphans: Mutex::default(),
             closed: AtomicBool::new(false),
             files: Mutex::default(),
+            log,
         }))
     }
 
@@ -293,6 +321,9 @@ impl Session {
             self.send(ClientMsg::Batch(Batch { runs, ..Batch::default() }))?;
         }
         let (held, frees) = self.number(&mut outbox, sealed);
+        if let Some(last) = outbox.unfinished.back_mut() {
+            last.ends_step = true;
+        }
         if !frees.is_empty() {
             self.send(ClientMsg::Batch(Batch { frees, ..Batch::default() }))?;
         }
@@ -306,6 +337,7 @@ impl Session {
             None => Default::default(),
         };
         frees.append(&mut self.orphans.lock());
+        frees.iter().for_each(|id| outbox.lived.freed(*id));
         let batch = Batch { runs: std::mem::take(&mut outbox.queue), fetches, frees };
         if batch.runs.is_empty() && batch.fetches.is_empty() && batch.frees.is_empty() {
             return Ok(held);
@@ -337,10 +369,13 @@ impl Session {
         outbox.seq += 1;
         let seq = outbox.seq;
         outbox.scalars.promote(&mut s.structure, &mut s.slots);
+        let known = outbox.structures.len();
         let (key, structure) = outbox.share(s.structure);
+        let new = outbox.structures.len() != known;
         if !structure.marks.is_empty() {
             self.send_signals(outbox);
         }
+        self.log_lines(outbox, key, &s.lines);
         let frees = s.frees.clone();
         let data = s.slots.iter().map(|slot| if let Slot::Data(d) = slot { d.len() as u64 } else { 0 }).sum();
         let program =
@@ -354,7 +389,15 @@ impl Session {
             frees,
             rebinds: s.rebinds,
             lines: s.lines,
+            ends_step: false,
+            instrs: program.structure.instrs.len(),
+            new,
         });
+        outbox.lived.made(&program.outs, s.out_lines);
+        let dying = program.inputs.iter().zip(&program.structure.inputs).filter(|(_, input)| input.dies);
+        for id in program.frees.iter().chain(dying.map(|(id, _)| id)) {
+            outbox.lived.freed(*id);
+        }
         if self.settings.debug {
             eprintln!(
                 "gt client: program {seq} key={key:016x} ops={} inputs={} outs={}",
@@ -365,6 +408,19 @@ impl Session {
         }
         outbox.queue.push(Run { seq, program, prefix: s.prefix });
         (s.held, Vec::new())
+    }
+
+    /// Writes the source lines of a program's instructions to the log, the first time that it comes.
+    fn log_lines(&self, outbox: &mut Outbox, key: u64, lines: &[SourceLine]) {
+        use std::io::Write;
+        let Some(log) = &self.log else { return };
+        if outbox.logged.len() >= 1 << 16 {
+            outbox.logged.clear();
+        }
+        if outbox.logged.insert(key) {
+            let text = self.files.lock().runs(lines);
+            let _ = writeln!(log.lock(), "    LINES key={key:016x}{text}");
+        }
     }
 
     /// True if everything sent has finished, and no program sent so far begins as one with this mark does.
@@ -401,6 +457,8 @@ impl Session {
             self.before_op()?;
         }
         let id = self.next_id();
+        let line = crate::source::current(self);
+        self.outbox.lock().lived.made(&[id], vec![line]);
         match self.link.stage(data.len()) {
             Some(mut shm) => {
                 gt_net::copy::copy(shm.as_mut_slice(), data);
@@ -500,6 +558,50 @@ impl Session {
         self.wait(|inbox| inbox.stats.remove(&req))
     }
 
+    pub(crate) fn ask_tensors(&self) -> Result<Vec<Held>> {
+        let req = self.reqs.fetch_add(1, Ordering::Relaxed);
+        self.send(ClientMsg::Tensors { req })?;
+        self.wait(|inbox| inbox.tensors.remove(&req))
+    }
+
+    pub(crate) fn take_lines(&self) -> Vec<String> {
+        std::mem::take(&mut self.shared.inbox.lock().traced)
+    }
+
+    /// What a wait is for.
+    fn waiting(&self) -> Waiting {
+        if let Some((come, total, what)) = self.link.transfer() {
+            let part = Some(come as f64 / total.max(1) as f64);
+            return Waiting { what: format!("{what} {:.1} MB", total as f64 / 1048576.0), part };
+        }
+        let completed = self.shared.inbox.lock().completed;
+        let Some(outbox) = self.outbox.try_lock() else {
+            return Waiting { what: "working".into(), part: None };
+        };
+        let open: Vec<&Unfinished> = outbox.unfinished.iter().filter(|u| u.seq > completed).collect();
+        let what = match open.first() {
+            Some(_) if completed == 0 && self.welcome.workers == 0 => {
+                "waiting for a worker to connect".into()
+            }
+            Some(first) if first.new => format!("first run of {} instructions (compiling)", first.instrs),
+            Some(_) => format!("{} programs to go", open.len()),
+            None => "waiting for the server".into(),
+        };
+        Waiting { what, part: None }
+    }
+
+    /// Goes through the source lines of the last programs.
+    pub(crate) fn with_sources(&self, mut each: impl FnMut(u64, &[SourceLine], bool)) {
+        let outbox = self.outbox.lock();
+        outbox.recent.iter().for_each(|s| each(s.seq, &s.lines, s.ends_step));
+        outbox.unfinished.iter().for_each(|u| each(u.seq, &u.lines, u.ends_step));
+    }
+
+    /// The source lines of tensors that live, or have not been told to be freed.
+    pub(crate) fn made_by(&self) -> HashMap<TensorId, SourceLine, FixedState> {
+        self.outbox.lock().lived.lines()
+    }
+
     /// Before each recorded op: raises what failed, and waits while too much is unfinished (C2).
     #[inline]
     pub(crate) fn before_op(&self) -> Result<()> {
@@ -563,7 +665,7 @@ impl Session {
             });
         }
         if !found {
-            crate::wait::block_on(&mut |patience: Duration| {
+            let mut attempt = |patience: Duration| {
                 let deadline = Instant::now() + patience;
                 if control {
                     let mut done = || look(&mut self.shared.inbox.lock());
@@ -580,7 +682,8 @@ impl Session {
                         return false;
                     }
                 }
-            })?;
+            };
+            crate::wait::block_on(&mut attempt, &|| self.waiting())?;
         }
         match (out, fatal) {
             (Some(out), _) => Ok(out),
@@ -593,7 +696,7 @@ impl Session {
     }
 
     /// Sends a message; on a link that is lost, the error is the session's own.
-    fn send(&self, msg: ClientMsg) -> Result<()> {
+    pub(crate) fn send(&self, msg: ClientMsg) -> Result<()> {
         self.link.send(msg).map_err(|error| {
             let mut inbox = self.shared.inbox.lock();
             inbox.told = inbox.fatal.is_some();
@@ -712,6 +815,10 @@ impl Session {
     pub fn finish(&self) -> Result<()> {
         let over = self.is_closed() || self.is_inherited() || self.shared.inbox.lock().told;
         let result = if over { Ok(()) } else { self.synchronize() };
+        if self.log.is_some() && !over && result.is_ok() {
+            // Workers tell what they have for the log before they answer.
+            let _ = self.stats();
+        }
         self.close();
         result
     }
@@ -736,6 +843,9 @@ impl Shared {
                 for value in values {
                     let bytes = match value.result {
                         Ok(Payload::Inline(bytes)) => Ok(bytes),
+                        Ok(Payload::Pieces(pieces)) => {
+                            assemble(&pieces).map_err(|error| Failure { root: 0, instr: None, error })
+                        }
                         Ok(Payload::Bulk { .. }) => Err(Failure {
                             root: 0,
                             instr: None,
@@ -757,6 +867,7 @@ impl Shared {
                 self.failed.store(true, Ordering::Release);
             }
             SessionMsg::Trace { lines } => {
+                // Beyond that the trace has its beginning only.
                 let room = MAX_TRACED.saturating_sub(inbox.traced.len());
                 inbox.traced.extend(lines.into_iter().take(room));
             }
@@ -764,6 +875,9 @@ impl Shared {
             | SessionMsg::Unwanted { .. }
             | SessionMsg::Log { .. }
             | SessionMsg::Snapshot(_) => {}
+            SessionMsg::Tensors { req, tensors } => {
+                inbox.tensors.insert(req, tensors);
+            }
         }
         drop(inbox);
         self.arrivals.fetch_add(1, Ordering::Release);
@@ -777,6 +891,8 @@ impl Outbox {
         while !failed && self.unfinished.front().is_some_and(|u| u.seq <= completed) {
             if let Some(done) = self.unfinished.pop_front() {
                 self.bytes -= done.bytes;
+                let Unfinished { seq, lines, ends_step, .. } = done;
+                self.recent.push(Sources { seq, lines, ends_step });
             }
         }
     }

@@ -34,6 +34,22 @@ impl Files {
     }
 }
 
+impl Files {
+    /// Lines in order, each after a tab and with how often it comes in a row: `\ta.py:3*2\tb.py:7`.
+    pub fn runs(&self, lines: &[SourceLine]) -> String {
+        use std::fmt::Write;
+        let mut out = String::new();
+        for run in lines.chunk_by(|a, b| a == b) {
+            let name = self.describe(run[0]).unwrap_or_else(|| "?".into());
+            let _ = match run.len() {
+                1 => write!(out, "\t{name}"),
+                n => write!(out, "\t{name}*{n}"),
+            };
+        }
+        out
+    }
+}
+
 thread_local! {
     static HELD: Cell<Option<SourceLine>> = const { Cell::new(None) };
 }

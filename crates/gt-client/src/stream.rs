@@ -35,6 +35,8 @@ pub struct Sealed {
     pub frees: Vec<TensorId>,
     pub rebinds: Vec<Rebind>,
     pub lines: Vec<SourceLine>,
+    /// Where each result that outlives the program was written.
+    pub out_lines: Vec<SourceLine>,
     /// Inputs that other streams own, kept until the program is on its way.
     pub held: Vec<Value>,
     /// Bytes of results that stay alive.
@@ -99,6 +101,8 @@ struct Open {
     step_ended: bool,
     /// It lies inside a boundary that is compiled at once.
     at_once: bool,
+    /// The mesh its signals are on; 0 while there is none.
+    mesh: u32,
     progress: Progress,
 }
 
@@ -139,8 +143,9 @@ impl Stream {
         ty: Ty,
     ) -> Result<Value> {
         let id = session.next_id();
-        let mark = signal::mark_of(signal::now(), &op, &ty);
-        let pos = self.push(session, op, args, |instr, line, entries| {
+        let scope = signal::now();
+        let mark = signal::mark_of(scope, &op, &ty);
+        let pos = self.push(session, op, args, scope.mesh, |instr, line, entries| {
             entries.push(Entry { instr: Some(instr), id, ty: ty.clone(), alive: true, line, mark });
         })?;
         Ok(Arc::new(ValueInner { id, ty, stream: self.clone(), pos }))
@@ -156,7 +161,7 @@ impl Stream {
     ) -> Result<Vec<Value>> {
         let ids: Vec<TensorId> = types.iter().map(|_| session.next_id()).collect();
         let scope = signal::now();
-        let first = self.push(session, op, args, |instr, line, entries| {
+        let first = self.push(session, op, args, scope.mesh, |instr, line, entries| {
             let marks: Vec<u32> = types.iter().map(|ty| signal::mark_of(scope, &instr.op, ty)).collect();
             let mut instr = Some(instr);
             for ((&id, ty), mark) in ids.iter().zip(&types).zip(marks) {
@@ -176,6 +181,7 @@ impl Stream {
         session: &Session,
         op: Op,
         args: &[RecordArg],
+        mesh: u32,
         write: impl FnOnce(Instr, SourceLine, &mut Vec<Entry>),
     ) -> Result<u64> {
         for arg in args {
@@ -191,9 +197,13 @@ impl Stream {
         let line = crate::source::current(session);
         let mut open = self.open.lock();
         let mut sent = None;
-        if open.step_ended || open.entries.len() >= self.cap || open.data >= MAX_DATA {
-            sent = Some(if open.step_ended {
-                let all = open.entries.len();
+        let elsewhere = mesh != 0 && open.mesh != 0 && mesh != open.mesh;
+        if elsewhere || open.step_ended || open.entries.len() >= self.cap || open.data >= MAX_DATA {
+            let all = open.entries.len();
+            sent = Some(if elsewhere {
+                // Other workers go on with it meanwhile.
+                session.send_sealed(open.seal_prefix(all))
+            } else if open.step_ended {
                 session.queue_sealed(open.seal_prefix(all))
             } else {
                 let cut = open.best_cut();
@@ -216,6 +226,9 @@ impl Stream {
         }
         let pos = open.base + open.entries.len() as u64;
         write(Instr { op, args: list }, line, &mut open.entries);
+        if mesh != 0 {
+            open.mesh = mesh;
+        }
         drop(open);
         // Values of other streams are let go outside the lock: their drop takes their own stream's lock.
         if let Some(held) = sent {
@@ -433,6 +446,7 @@ impl Open {
             held: Vec::new(),
             step_ended: false,
             at_once: false,
+            mesh: 0,
             progress: Progress::new(positions),
         }
     }
@@ -492,6 +506,9 @@ impl Open {
         self.step_ended = false;
         self.free_bytes = 0;
         let rest: Vec<Entry> = self.entries.split_off(cut);
+        if rest.is_empty() {
+            self.mesh = 0;
+        }
         let room = self.entries.capacity();
         let entries = std::mem::replace(&mut self.entries, Vec::with_capacity(room));
         let old_inputs = std::mem::take(&mut self.inputs);
@@ -544,12 +561,14 @@ impl Open {
         let mut out_ids = Vec::new();
         let mut bytes = 0;
         let mut lines = Vec::with_capacity(cut);
+        let mut out_lines = Vec::new();
         let mut meta = Vec::with_capacity(rest.len().min(cut));
         let mut marks = Vec::new();
         for (i, e) in entries.into_iter().enumerate() {
             if e.alive || needed[i] {
                 outs.push(n_inputs + i as u32);
                 out_ids.push(e.id);
+                out_lines.push(e.line);
                 bytes += e.ty.bytes() as u64;
                 if !e.alive {
                     self.frees.push(e.id);
@@ -611,7 +630,21 @@ impl Open {
         self.rebinds = later;
         let rebinds = rebinds.into_iter().map(|(_, r)| r).collect();
         let (prefix, marks) = self.progress.take();
-        Sealed { structure, inputs, outs: out_ids, slots, frees, rebinds, lines, held, bytes, prefix, marks }
+        let outs = out_ids;
+        Sealed {
+            structure,
+            inputs,
+            outs,
+            slots,
+            frees,
+            rebinds,
+            lines,
+            out_lines,
+            held,
+            bytes,
+            prefix,
+            marks,
+        }
     }
 
     fn reopen(&mut self, id: TensorId, ty: &Ty) -> u32 {

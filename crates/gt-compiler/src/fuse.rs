@@ -249,7 +249,7 @@ impl Schedule<'_> {
         let group = &self.groups[g as usize];
         if !self.per_row[r.node as usize] {
             let same = r.map == WHOLE && self.graph.nodes[r.node as usize].ty.shape == *shape;
-            return same.then_some((g, false));
+            return (same && group.shape == *shape).then_some((g, false));
         }
         let rows = group.rows?;
         let seen = self.graph.shape(r);
@@ -272,6 +272,9 @@ impl Schedule<'_> {
         let graph = self.graph;
         let node = &graph.nodes[n as usize];
         self.revive(&node.args);
+        if let Some(g) = self.follows(n) {
+            return self.join(g, n, false);
+        }
         // From here on what is not in the same group has to be in memory.
         let reads: SmallVec<[u32; 3]> = node.args.iter().filter_map(Use::node).collect();
         for &read in &reads {
@@ -341,6 +344,35 @@ impl Schedule<'_> {
         if !self.options.fuse {
             self.emit(home);
         }
+    }
+
+    /// The group whose members alone a node reads, element by element in their order, though in another shape.
+    fn follows(&self, n: u32) -> Option<u32> {
+        if !self.options.fuse {
+            return None;
+        }
+        let node = &self.graph.nodes[n as usize];
+        let mut home = None;
+        for arg in &node.args {
+            let Use::Val(r) = arg else { continue };
+            if let What::Full = self.graph.nodes[r.node as usize].what {
+                continue;
+            }
+            let At::Open(g) = self.at[r.node as usize] else { return None };
+            let seen = self.graph.shape(*r);
+            let plain = !self.per_row[r.node as usize] && seen.numel() == node.ty.shape.numel();
+            let whole = r.map == WHOLE || self.graph.maps[r.map as usize].0.is_whole(seen);
+            let dense = seen.numel() == self.graph.nodes[r.node as usize].ty.shape.numel();
+            if !plain || !whole || !dense || home.is_some_and(|h| h != g) {
+                return None;
+            }
+            home = Some(g);
+        }
+        home.filter(|&g| {
+            let group = &self.groups[g as usize];
+            let fits = group.shape.numel() == node.ty.shape.numel() && group.members.len() < MAX_MEMBERS;
+            fits && group.shape != node.ty.shape
+        })
     }
 
     /// Computes operands again that were not kept.
@@ -457,7 +489,10 @@ impl Schedule<'_> {
     /// The open group of which a reference shows a whole member as it is.
     pub fn open_member(&self, r: Ref) -> Option<u32> {
         match self.at[r.node as usize] {
-            At::Open(g) if r.map == WHOLE && !self.per_row[r.node as usize] => Some(g),
+            At::Open(g) if r.map == WHOLE && !self.per_row[r.node as usize] => {
+                let same = self.groups[g as usize].shape == self.graph.nodes[r.node as usize].ty.shape;
+                same.then_some(g)
+            }
             _ => None,
         }
     }
@@ -536,7 +571,7 @@ impl Schedule<'_> {
         let dtype = node.ty.dtype;
         let fold = |storage| Fold { kind, dims: dims.clone(), reg: 0, dtype, storage };
         if let At::Open(g) = self.at[r.node as usize]
-            && (r.map != WHOLE || self.per_row[r.node as usize])
+            && (r.map != WHOLE || self.per_row[r.node as usize] || self.groups[g as usize].shape != *shape)
         {
             self.emit(g);
         }

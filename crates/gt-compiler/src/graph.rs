@@ -120,7 +120,7 @@ impl Graph {
             b.graph.outs.push(node);
         }
         let mut graph = b.graph;
-        graph.mark();
+        graph.mark(structure);
         Ok(graph)
     }
 
@@ -141,7 +141,13 @@ impl Graph {
     }
 
     /// Marks what is live and what checks need, and counts uses.
-    fn mark(&mut self) {
+    fn mark(&mut self, structure: &Structure) {
+        // All parts of a gang meet in every collective, in the order of the program, before anything is overwritten.
+        for node in self.nodes.iter_mut().filter(|n| matches!(n.what, What::Other)) {
+            if let Op::Collective(_) = structure.instrs[node.instr as usize].op {
+                (node.live, node.early) = (true, true);
+            }
+        }
         for &out in &self.outs {
             let node = &mut self.nodes[out as usize];
             node.live = true;
@@ -290,13 +296,16 @@ impl Builder<'_> {
     }
 
     fn instr(&mut self, i: u32, op: &Op, mut args: Uses, ty: &Ty) -> Result<Ref> {
+        let structure = self.structure;
         let made = match op {
             Op::Full { .. } => self.whole(What::Full, i, ty, args),
             Op::Arange { .. } => self.whole(What::Iota, i, ty, args),
             Op::Unary(op) => self.elementwise(Calc::Unary(*op), i, ty, args),
             Op::Binary(op) => {
                 let divides = matches!(op, Binary::FloorDiv | Binary::Rem) && ty.dtype.kind() != Kind::Float;
-                if divides && ty.shape.numel() > 0 {
+                let alone = || !structure.instrs.iter().any(|i| matches!(i.op, Op::Collective(_)));
+                // Parts of a gang check alike, empty ones too, so that they meet others in one order.
+                if divides && (ty.shape.numel() > 0 || !alone()) {
                     self.guard_divisor(i, ty.dtype, &mut args);
                 }
                 self.elementwise(Calc::Binary(*op), i, ty, args)
@@ -384,7 +393,8 @@ impl Builder<'_> {
             | Op::Softmax { .. }
             | Op::LogSoftmax { .. }
             | Op::Attention { .. }
-            | Op::AttentionGrad { .. } => self.whole(What::Other, i, ty, args),
+            | Op::AttentionGrad { .. }
+            | Op::Collective(_) => self.whole(What::Other, i, ty, args),
             Op::RmsNorm { .. }
             | Op::LayerNorm { .. }
             | Op::CrossEntropy

@@ -31,6 +31,7 @@ impl Step {
             Work::Scan { x, .. } => format!("scan {}", x.shape),
             Work::Sort { x, .. } => format!("sort {}", x.shape),
             Work::Softmax { x, .. } => format!("softmax {}", x.shape),
+            Work::Collective(c) => format!("{} of {}", c.what.text().to_lowercase(), c.xs.len()),
         }
     }
 
@@ -46,6 +47,7 @@ impl Step {
             (Work::Matmul(_), _) => Family::Matmul,
             (Work::Attention(_) | Work::AttentionGrad(_), _) => Family::Attention,
             (Work::Random { .. }, _) => Family::Random,
+            (Work::Collective(_), _) => Family::Collective,
             (Work::ArgReduce { .. } | Work::Scan { .. } | Work::Softmax { .. }, _) => Family::Reduce,
             (
                 Work::CheckIndex { .. }

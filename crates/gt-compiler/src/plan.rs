@@ -2,7 +2,8 @@
 
 use crate::map::Map;
 use gt_ir::{
-    ArgKind, Binary, DType, Dist, Ints, ReduceKind, Scalar, ScanKind, ScatterMode, Shape, Slot, Unary,
+    ArgKind, Binary, DType, Dist, Exchange, Ints, ReduceKind, Scalar, ScanKind, ScatterMode, Shape, Slot,
+    Unary,
 };
 use smallvec::SmallVec;
 
@@ -178,6 +179,17 @@ pub enum Work {
         x: Tensor,
         out: u32,
     },
+    /// What this part does with the others of its gang. All parts have the same ones in the same order.
+    Collective(Box<Together>),
+}
+
+/// A collective: one result for every operand.
+#[derive(Clone, Debug)]
+pub struct Together {
+    pub axis: u8,
+    pub what: Exchange,
+    pub xs: Vec<Tensor>,
+    pub outs: Vec<u32>,
 }
 
 /// Attention taken whole. Tensors may have any map whose last dimension is packed (see `Attention::mask`).
@@ -343,7 +355,7 @@ impl Kernel {
 impl Step {
     /// True if the step can fail at run time.
     pub fn can_fail(&self) -> bool {
-        matches!(self.work, Work::CheckIndex { .. } | Work::CheckNonzero { .. })
+        matches!(self.work, Work::CheckIndex { .. } | Work::CheckNonzero { .. } | Work::Collective(_))
     }
 
     /// Calls `f` with every storage the step reads.
@@ -385,6 +397,7 @@ impl Step {
                 f(index.storage);
                 f(src.storage);
             }
+            Work::Collective(c) => c.xs.iter().for_each(|t| f(t.storage)),
             Work::ArgReduce { x, .. }
             | Work::Scan { x, .. }
             | Work::Sort { x, .. }
@@ -413,6 +426,7 @@ impl Step {
             | Work::ArgReduce { out, .. }
             | Work::Scan { out, .. }
             | Work::Softmax { out, .. } => f(*out),
+            Work::Collective(c) => c.outs.iter().for_each(|s| f(*s)),
             Work::Sort { values, indices, .. } => {
                 f(*values);
                 f(*indices);

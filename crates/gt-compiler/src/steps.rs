@@ -306,6 +306,12 @@ impl Schedule<'_> {
                 let work = AttentionGrad { causal, q, k, v, out, lse, dout, scale, mask, dq, dk, dv };
                 Work::AttentionGrad(Box::new(work))
             }
+            Op::Collective(c) => {
+                let xs = (0..args.len()).map(|i| self.packed(val(i))).collect();
+                let outs = (0..args.len()).map(|i| self.made(n + i as u32)).collect();
+                let work = Together { axis: c.axis, what: c.what.clone(), xs, outs };
+                Work::Collective(Box::new(work))
+            }
             Op::Matmul { ta, tb, tf32 } => self.matmul(n, [*ta, *tb, *tf32]),
             Op::Gather { dim } => {
                 let (x, index) = (self.packed(val(0)), self.packed(val(1)));

@@ -131,6 +131,10 @@ impl fmt::Display for Work {
                 let order = if *descending { "descending" } else { "ascending" };
                 write!(f, "s{values}, s{indices} = first {k} {order} dim {dim} {x}")
             }
+            Work::Collective(c) => {
+                write!(f, "{} along axis {}", c.what.text().to_lowercase(), c.axis)?;
+                c.xs.iter().zip(&c.outs).try_for_each(|(x, out)| write!(f, " s{} -> s{out}", x.storage))
+            }
             Work::Softmax { log, dim, x, out } => {
                 write!(f, "s{out} = {}softmax dim {dim} {x}", if *log { "log" } else { "" })
             }

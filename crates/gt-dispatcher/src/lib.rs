@@ -1,11 +1,12 @@
 //! The dispatcher: gives each client a session, places its programs on workers, and moves what lies elsewhere.
 //!
-//! `machine` is all of it, without I/O (C10). `shell` drives it from a network and lets
+//! `machine` is all of it, without I/O (C10). `shard` divides programs over workers; `shell` drives it from a network and lets
 //! tensors pass where there is no direct road (`routes`), `local` inside one process.
 
 pub mod local;
 pub mod machine;
 mod routes;
+pub mod shard;
 pub mod shell;
 
 pub use local::{LocalClient, LocalHub, LocalWorker};

@@ -1,12 +1,14 @@
 //! The in-process mode: the same machine, under a lock, driven by whoever has something to say.
 
 use crate::machine::{Action, Config, Event, Machine};
+use crate::shard::divide_aside;
 use gt_ir::{Error, Result};
 use gt_net::msg::{
     ClientMsg, SessionId, SessionMsg, SessionWelcome, WorkerCmd, WorkerId, WorkerInfo, WorkerMsg,
 };
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -63,7 +65,9 @@ impl LocalHub {
     pub fn new() -> LocalHub {
         let debug = gt_ir::env::on("GT_DEBUG_DISPATCHER");
         let say: ToLog = Box::new(|line| eprintln!("gt dispatcher: {line}"));
-        let config = Config { address: "this process".into(), log: debug, ..Config::default() };
+        static HUBS: AtomicU64 = AtomicU64::new(1);
+        let cluster = HUBS.fetch_add(1, Ordering::Relaxed);
+        let config = Config { address: "this process".into(), log: debug, cluster, ..Config::default() };
         LocalHub::with(config, debug.then_some(say))
     }
 
@@ -170,6 +174,14 @@ impl Hub {
                 }
                 // Workers of this process have no bulk plane: their values ride in messages.
                 Action::Carry(_) => {}
+                Action::Plan { ask, program } => {
+                    let hub = Arc::downgrade(self);
+                    divide_aside(program, move |result| {
+                        if let Some(hub) = hub.upgrade() {
+                            hub.step(&mut hub.state.lock(), Event::Planned { ask, result });
+                        }
+                    });
+                }
                 Action::Log(line) => {
                     if let Some(log) = &mut state.log {
                         log(&line);

@@ -1,8 +1,10 @@
 //! The dispatcher as a state machine: an event in, actions out; no I/O, no thread, no clock of its own (C10).
 
 mod checked;
+mod gang;
 mod invariants;
 mod log;
+mod mesh;
 mod message;
 mod observe;
 mod pool;
@@ -13,17 +15,20 @@ mod stats;
 
 pub use session::{Session, Tensor};
 
+use crate::shard::{Answer, Ask};
 use checked::Checked;
 use gt_ir::{Error, TensorId, bail};
 use gt_net::msg::{
     ClientMsg, SessionId, SessionMsg, SessionWelcome, WorkerCmd, WorkerId, WorkerInfo, WorkerMsg,
 };
 use log::Log;
+use mesh::Meshes;
 use observe::Observers;
 use pool::Pool;
 use stats::Asks;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 /// What happened outside.
 #[derive(Clone, Debug)]
@@ -40,6 +45,8 @@ pub enum Event {
     Worker(WorkerId, WorkerMsg),
     /// A worker is gone for good.
     WorkerGone { worker: WorkerId, reason: String },
+    /// A program has been divided, or cannot be.
+    Planned { ask: u64, result: Answer },
     /// Time has passed.
     Tick,
 }
@@ -51,6 +58,11 @@ pub enum Action {
     ToWorker(WorkerId, WorkerCmd),
     /// A tensor's bytes are to pass between a client and a worker, in pieces.
     Carry(Carry),
+    /// A program is to be divided (`shard::divide`), which may take long; the answer is `Event::Planned`.
+    Plan {
+        ask: u64,
+        program: Arc<Ask>,
+    },
     /// A line for the server's own instruction log.
     Log(String),
 }
@@ -95,6 +107,8 @@ pub struct Config {
     pub epoch_ms: u64,
     /// Where workers are to connect, for hints: `localhost:12345`.
     pub address: String,
+    /// Tells this dispatcher from others whose workers share a process with its own.
+    pub cluster: u64,
     /// Keep the server's own instruction log.
     pub log: bool,
     /// List every program's instructions each time, not only the first.
@@ -113,6 +127,7 @@ impl Default for Config {
             ticket_ms: 120_000,
             epoch_ms: 0,
             address: "localhost:12345".into(),
+            cluster: 0,
             log: false,
             log_full: false,
         }
@@ -126,6 +141,7 @@ pub struct Machine {
     pool: Pool,
     checked: Checked,
     asks: Asks,
+    meshes: Meshes,
     log: Log,
     observers: Observers,
     /// Something waits for time to pass.
@@ -138,6 +154,7 @@ struct Cx<'a> {
     config: &'a Config,
     pool: &'a mut Pool,
     checked: &'a mut Checked,
+    meshes: &'a mut Meshes,
     log: &'a mut Log,
     wants_tick: &'a mut bool,
     out: &'a mut Vec<Action>,
@@ -152,6 +169,7 @@ impl Machine {
             pool: Pool::default(),
             checked: Checked::default(),
             asks: Asks::default(),
+            meshes: Meshes::default(),
             observers: Observers::default(),
             wants_tick: false,
         }
@@ -183,6 +201,8 @@ impl Machine {
             Event::Client(session, ClientMsg::Bye) => self.end(now_ms, session, "goodbye", out),
             Event::Client(session, ClientMsg::Stats { req }) => self.ask_stats(now_ms, session, req, out),
             Event::Client(session, ClientMsg::Tidy { what }) => self.tidy(session, what, out),
+            Event::Client(id, ClientMsg::Recent) => self.ask_recent(id, out),
+            Event::Client(id, ClientMsg::Tensors { req }) => self.tell_tensors(id, req, out),
             Event::Client(id, ClientMsg::Watch { scope, detail, every_ms }) => {
                 self.watch(now_ms, id, scope, detail, every_ms, out)
             }
@@ -193,6 +213,14 @@ impl Machine {
             Event::WorkerUp { worker, info } => self.worker_up(now_ms, worker, info, out),
             Event::Worker(worker, message) => self.worker(now_ms, worker, message, out),
             Event::WorkerGone { worker, reason } => self.worker_gone(now_ms, worker, &reason, out),
+            Event::Planned { ask, result } => {
+                self.meshes.planned(ask, result);
+                let waiting: Vec<_> =
+                    self.sessions.values().filter(|s| s.waits_for_plan(ask)).map(|s| s.id).collect();
+                for id in waiting {
+                    self.with_session(now_ms, id, out, |session, cx| session.resume(cx));
+                }
+            }
             Event::Tick => self.tick(now_ms, out),
         }
         if self.log.is_full() {
@@ -225,6 +253,7 @@ impl Machine {
             config: &self.config,
             pool: &mut self.pool,
             checked: &mut self.checked,
+            meshes: &mut self.meshes,
             log: &mut self.log,
             wants_tick: &mut self.wants_tick,
             out,
@@ -281,18 +310,24 @@ impl Machine {
                 .with_session(now, session, out, |s, cx| {
                     s.note_compiled(cx, worker, &compiled);
                     s.worker_update(worker, finished, values, failures, &spared, cx);
-                    Ok(())
+                    s.resume(cx)
                 }),
             WorkerMsg::Moved { session, tensor, goal, result } => {
                 self.with_session(now, session, out, |s, cx| {
                     s.moved(worker, tensor, goal, result, cx);
-                    Ok(())
+                    s.resume(cx)
                 })
+            }
+            WorkerMsg::Arrived { session, tensor } => {
+                self.with_session(now, session, out, |s, cx| s.arrived(tensor, cx))
             }
             WorkerMsg::Lines { session, lines } => self.with_session(now, session, out, |s, cx| {
                 s.worker_lines(cx, lines);
                 Ok(())
             }),
+            WorkerMsg::Recent { session, now_us, events } => {
+                self.recent(now, worker, session, now_us, events, out)
+            }
             WorkerMsg::Gauge(gauge) => self.gauge(worker, *gauge),
             WorkerMsg::Events { now_us, events } => self.events(now, worker, now_us, events, out),
             WorkerMsg::Stats { req, stats } => {
@@ -310,10 +345,11 @@ impl Machine {
         self.log.line(now, out, "DISCONNECT", &format!("WORKER {}", lost.info.name), "Worker", 0, || {
             reason.to_string()
         });
+        self.meshes.worker_lost(worker, &lost.info.name, reason, out);
         for id in lost.sessions {
             self.with_session(now, id, out, |session, cx| {
                 session.worker_lost(worker, &lost.info.name, reason, cx);
-                Ok(())
+                session.resume(cx)
             });
         }
         for ask in self.asks.worker_gone(worker) {

@@ -2,13 +2,15 @@
 
 use crate::machine::{Action, Carry, Config, Event, Machine};
 use crate::routes::{Route, Routes, Spoiled};
+use crate::shard::divide_aside;
 use gt_ir::{Error, Result};
 use gt_net::addr::Addr;
 use gt_net::bulk::now_ms;
-use gt_net::handshake::{Hello, Reason, Refusal, Role};
+use gt_net::handshake::{Hello, Reason, Refusal, Role, random_bytes};
 use gt_net::intern::{Interner, decode, decode_client, encode, encode_worker};
 use gt_net::msg::{ClientMsg, SessionId, WorkerId, WorkerInfo, WorkerMsg};
-use gt_net::server::{self, Handler, Outbox, PeerId, ServerOptions};
+use gt_net::server::{self, Handler, Outbox, PeerId, ServerHandle, ServerOptions};
+use std::any::Any;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write;
@@ -52,12 +54,13 @@ impl Server {
         let debug = gt_ir::env::on("GT_DEBUG_DISPATCHER");
         let machine = Config {
             epoch_ms: now_ms(),
+            cluster: u64::from_ne_bytes(random_bytes()),
             address: handle.local_addrs().first().map(Addr::to_string).unwrap_or_default(),
             log: log.is_some() || debug,
             log_full: gt_ir::env::on("GT_INSTRUCTION_LOG_FULL"),
             ..Config::default()
         };
-        let shell = Shell::new(Machine::new(machine), log, debug);
+        let shell = Shell::new(Machine::new(machine), log, debug, handle.clone());
         let options = ServerOptions { token: config.token, ..ServerOptions::default() };
         let thread = std::thread::Builder::new().name("gt-dispatcher".into()).spawn(move || {
             if let Err(error) = server::serve(listeners, options, shell, shutdown) {
@@ -106,6 +109,8 @@ enum Who {
 /// The handler of the network's events.
 struct Shell {
     machine: Machine,
+    /// The way back from threads that plan.
+    handle: ServerHandle,
     peers: HashMap<PeerId, Who>,
     workers: HashMap<WorkerId, PeerId>,
     next_worker: u32,
@@ -123,9 +128,10 @@ fn session_of(peer: PeerId) -> SessionId {
 }
 
 impl Shell {
-    fn new(machine: Machine, log: Option<File>, debug: bool) -> Shell {
+    fn new(machine: Machine, log: Option<File>, debug: bool, handle: ServerHandle) -> Shell {
         Shell {
             machine,
+            handle,
             peers: HashMap::new(),
             workers: HashMap::new(),
             next_worker: 0,
@@ -150,6 +156,12 @@ impl Shell {
                     }
                 }
                 Action::Carry(carry) => self.carry(carry, out),
+                Action::Plan { ask, program } => {
+                    let handle = self.handle.clone();
+                    divide_aside(program, move |result| {
+                        handle.inject(Box::new(Event::Planned { ask, result }));
+                    });
+                }
                 Action::Log(line) => {
                     if self.debug {
                         eprintln!("gt dispatcher: {line}");
@@ -260,6 +272,12 @@ impl Handler for Shell {
                 self.step(Event::WorkerGone { worker, reason: reason.to_string() }, out);
             }
             None => {}
+        }
+    }
+
+    fn injected(&mut self, payload: Box<dyn Any + Send>, out: &mut Outbox) {
+        if let Ok(event) = payload.downcast::<Event>() {
+            self.step(*event, out);
         }
     }
 

@@ -72,7 +72,7 @@ impl Client {
             if let Some(value) = values.into_iter().find(|v| v.req == self.req) {
                 return value.result.map(|p| match p {
                     Payload::Inline(bytes) => to_ints(&bytes),
-                    Payload::Bulk { .. } => panic!("no bulk plane here"),
+                    Payload::Bulk { .. } | Payload::Pieces(_) => panic!("no bulk plane here, and one worker"),
                 });
             }
         }

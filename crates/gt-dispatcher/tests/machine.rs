@@ -47,6 +47,8 @@ impl Rig {
             memory: 1 << 30,
             endpoint: None,
             ticket_key: [0; 16],
+            process: gt_net::process::Process::this(),
+            gangs: false,
         };
         self.step(Event::WorkerUp { worker: WorkerId(i), info })
     }
@@ -187,6 +189,8 @@ fn carried_bytes_never_come_to_the_machine() {
         memory: 1 << 30,
         endpoint: Some(Endpoint::default()),
         ticket_key: [0; 16],
+        process: gt_net::process::Process::this(),
+        gangs: false,
     };
     let worker = WorkerId(3);
     rig.step(Event::WorkerUp { worker, info });

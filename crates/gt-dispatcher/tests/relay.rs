@@ -64,6 +64,8 @@ impl Hand {
             memory: 1 << 40,
             endpoint: Some(Endpoint { tcp: Some(("127.0.0.1".into(), 1)), ..Endpoint::default() }),
             ticket_key: TicketKey::random().0,
+            process: gt_net::process::Process::this(),
+            gangs: false,
         };
         Hand::connect(addr, Role::Worker, encode(&info))
     }

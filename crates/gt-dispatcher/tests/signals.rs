@@ -7,7 +7,7 @@ use common::full;
 use gt_dispatcher::{Action, Config, Event, Machine};
 use gt_ir::Program;
 use gt_ir::signal::{Lay, Mark, MeshAxis, SignalSpec};
-use gt_net::msg::{Batch, ClientMsg, Run, SessionId, SessionMsg, WorkerId, WorkerInfo};
+use gt_net::msg::{Batch, ClientMsg, Run, SessionId, SessionMsg, WorkerCmd, WorkerId, WorkerInfo};
 use std::sync::Arc;
 
 const S: SessionId = SessionId(1);
@@ -107,4 +107,18 @@ fn a_spec_that_is_none_ends_the_session() {
     let bad = SignalSpec { lays: Vec::new(), ..spec("bad", &[0]) };
     let told = told(&send(&mut machine, ClientMsg::Signals { specs: vec![bad] }));
     assert!(told[0].starts_with("fatal: signal: its mesh and its layout"), "{told:?}");
+}
+
+#[test]
+fn a_program_of_one_worker_runs_there() {
+    let mut machine = machine(3);
+    send(&mut machine, ClientMsg::Signals { specs: vec![spec("last", &[2]), spec("first", &[0])] });
+    for (seq, signal, worker) in [(1, 0, 2), (2, 1, 0), (3, 0, 2)] {
+        let actions = send(&mut machine, marked(seq, signal));
+        let to = actions.iter().find_map(|a| match a {
+            Action::ToWorker(worker, WorkerCmd::Batch { .. }) => Some(*worker),
+            _ => None,
+        });
+        assert_eq!(to, Some(WorkerId(worker)));
+    }
 }

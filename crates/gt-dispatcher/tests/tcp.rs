@@ -113,6 +113,7 @@ impl Client {
                 return match value.result.unwrap() {
                     Payload::Inline(bytes) => to_ints(&bytes),
                     Payload::Bulk { at, ticket } => to_ints(&self.bulk.get_vec(&at, &ticket).unwrap()),
+                    Payload::Pieces(_) => panic!("nothing is divided here"),
                 };
             }
         }

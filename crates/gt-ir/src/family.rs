@@ -85,6 +85,7 @@ impl Op {
             | Op::TopK { .. } => Family::Index,
             Op::Random { .. } => Family::Random,
             Op::Sgd { .. } | Op::Adam { .. } => Family::Optimizer,
+            Op::Collective(_) => Family::Collective,
         }
     }
 }

@@ -24,7 +24,8 @@ impl Op {
             | Op::Data { .. }
             | Op::ArgReduce { .. }
             | Op::Sgd { .. }
-            | Op::Adam { .. } => false,
+            | Op::Adam { .. }
+            | Op::Collective(_) => false,
             Op::Binary(op) => op.gives() == crate::elementwise::Gives::Same,
             Op::Cast(dtype) => dtype.is_float(),
             _ => true,
@@ -63,7 +64,7 @@ impl Op {
             Op::CrossEntropy => Needs { args: 0b11, outs: true },
             Op::Attention { .. } => Needs { args: 0b1_0111, outs: true },
             Op::AttentionGrad { .. } => Needs { args: 0b1011_1111, outs: false },
-            Op::Sgd { .. } | Op::Adam { .. } => NOTHING,
+            Op::Sgd { .. } | Op::Adam { .. } | Op::Collective(_) => NOTHING,
         }
     }
 
@@ -225,6 +226,7 @@ pub fn vjp<B: Build>(
         | Op::AttentionGrad { .. }
         | Op::Sgd { .. }
         | Op::Adam { .. } => composite::vjp(b, op, s, grads, wanted),
+        Op::Collective(_) => Err(crate::Error::Runtime(format!("{}: has no gradient", op.text()))),
     }
 }
 

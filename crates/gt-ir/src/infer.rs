@@ -40,7 +40,7 @@ pub fn infer(op: &Op, args: &[ArgTy]) -> Result<Ty> {
 /// The types of all the op's results.
 #[inline]
 pub fn infer_all(op: &Op, args: &[ArgTy]) -> Result<Types> {
-    if op.results(args.len()) == 1 {
+    if op.results(args.len()) == 1 && !matches!(op, Op::Collective(_)) {
         return infer(op, args).map(|ty| smallvec![ty]);
     }
     lower_case(op, several::infer(op, args))
@@ -302,7 +302,8 @@ fn infer_any(op: &Op, args: &[ArgTy]) -> Result<Ty> {
         | Op::Attention { .. }
         | Op::AttentionGrad { .. }
         | Op::Sgd { .. }
-        | Op::Adam { .. } => several::infer(op, args)?.swap_remove(0),
+        | Op::Adam { .. }
+        | Op::Collective(_) => several::infer(op, args)?.swap_remove(0),
         Op::RmsNorm { dims } => {
             if args.len() != 3 {
                 count(2)?;

@@ -315,6 +315,21 @@ pub fn legal(op: &Op, args: &[ArgTy], outs: &[Ty]) -> Vec<Rule> {
             }
         }
         Op::AttentionGrad { .. } => attention_rules(&mut r, 7),
+        // Along another axis, a dimension that does not change size may be split.
+        Op::Collective(c) => {
+            let rank = args.iter().map(|a| if let ArgTy::Val(x) = a { x.shape.len() } else { 0 }).min();
+            let changes = |d: usize| match c.what.layouts() {
+                (Split(from), Split(to)) => d == from || d == to,
+                (Split(dim), _) | (_, Split(dim)) => d == dim,
+                _ => false,
+            };
+            for d in (0..rank.unwrap_or(0)).filter(|d| !changes(*d)) {
+                r.add(Split(d), |_, _| Split(d));
+            }
+            if linear && !matches!(c.what.layouts().0, Partial(kind) if kind != ReduceKind::Sum) {
+                r.add(SUM, |_, _| SUM);
+            }
+        }
         // Parameters are updated element by element: all of them split along their first dimension.
         Op::Sgd { .. } | Op::Adam { .. } => {
             let first = |ty: &Ty| if ty.shape.is_empty() { Whole } else { Split(0) };
@@ -521,7 +536,8 @@ pub fn localize(op: &Op, rule: &Rule, args: &[ArgTy], part: Part) -> Result<Loca
         | Op::Attention { .. }
         | Op::AttentionGrad { .. }
         | Op::Sgd { .. }
-        | Op::Adam { .. } => op.clone(),
+        | Op::Adam { .. }
+        | Op::Collective(_) => op.clone(),
     };
     Ok(Local { op: local, args: (0..args.len()).map(LocalArg::Own).collect() })
 }

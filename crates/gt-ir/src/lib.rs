@@ -4,6 +4,7 @@
 //! (`reference`), its layouts and its samples. Everything that lists ops is derived from these.
 
 pub mod build;
+pub mod collective;
 pub mod composite;
 pub mod dtype;
 pub mod elementwise;
@@ -26,6 +27,7 @@ pub mod signal;
 pub mod text;
 
 pub use build::{Build, Operand, Operands};
+pub use collective::{Collective, Exchange};
 pub use dtype::{DType, Kind};
 pub use elementwise::{Binary, Needs, Unary};
 pub use error::{Error, Result};

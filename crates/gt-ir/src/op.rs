@@ -1,5 +1,6 @@
 //! The instructions of the language.
 
+use crate::collective::Collective;
 use crate::elementwise::{Binary, Unary};
 use crate::{DType, Ints, Shape};
 use serde::{Deserialize, Serialize};
@@ -160,6 +161,9 @@ pub enum Op {
     /// n: 1 - beta1, n: beta2, n: 1 - beta2), then per parameter (p, g, mean, square) and the largest square where
     /// `amsgrad` -> per parameter p and its states. Composite.
     Adam { decoupled: bool, amsgrad: bool, maximize: bool, decay: bool },
+
+    /// (x, ...) -> one result per operand. What the parts of a mesh axis do together; only the dispatcher writes these.
+    Collective(Collective),
 }
 
 /// More tiles than this and their starts are slots.
@@ -213,6 +217,7 @@ impl Op {
             Op::AttentionGrad { .. } => "ATTENTIONGRAD",
             Op::Sgd { .. } => "SGD",
             Op::Adam { .. } => "ADAM",
+            Op::Collective(c) => c.what.text(),
         }
     }
 
@@ -222,6 +227,7 @@ impl Op {
         match self {
             Op::Sort { .. } | Op::TopK { .. } | Op::CrossEntropy | Op::Attention { .. } => 2,
             Op::AttentionGrad { .. } => 3,
+            Op::Collective(_) => args,
             Op::Sgd { momentum, .. } => {
                 args.saturating_sub(SGD_NUMBERS) / self.group() * (1 + *momentum as usize)
             }

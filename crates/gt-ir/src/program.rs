@@ -59,8 +59,8 @@ pub struct Structure {
     pub outs: Vec<u32>,
     /// How many slots the binding must bring.
     pub slots: u32,
-    /// What signals say about its values, in order of value; a later mark of the same value counts. Workers
-    /// ignore them.
+    /// What signals say about its values, in order of value. They are all on one mesh: a client cuts its stream where
+    /// the mesh changes. Workers ignore them.
     pub marks: Vec<Mark>,
     /// A boundary to be compiled at once (`compile: true`): its best plan is made before its first run.
     pub at_once: bool,
@@ -169,6 +169,59 @@ impl Structure {
             Some(shape) if instr.op.is_tile(shape, start) => Ok(()),
             _ => bail!(Value, "program: instruction {i} ({}) needs a slot as its start", instr.op.text()),
         }
+    }
+}
+
+/// What is left of a structure when an instruction has failed.
+pub struct Without {
+    /// Its inputs all stay, and none dies.
+    pub structure: Structure,
+    /// Which instructions are left.
+    pub kept: Vec<u32>,
+    /// Which live-outs are left, by their position.
+    pub outs: Vec<usize>,
+}
+
+impl Structure {
+    /// The structure without an instruction and all that depends on it; nothing if no live-out is left. `lost` marks
+    /// values that are gone already, and then those that go now.
+    pub fn without(&self, starts: &[u32], lost: &mut [bool], failed: usize) -> Option<Without> {
+        let mut next = self.inputs.len() as u32;
+        *lost.get_mut(*starts.get(failed)? as usize)? = true;
+        let mut number: Vec<u32> = (0..next).collect();
+        let mut kept = Vec::new();
+        let mut instrs = Vec::new();
+        for (i, instr) in self.instrs.iter().enumerate() {
+            let reads_lost = |arg: &Arg| matches!(arg, Arg::Value(v) if lost[*v as usize]);
+            let results = starts[i] as usize..starts[i + 1] as usize;
+            if lost[starts[i] as usize] || instr.args.iter().any(reads_lost) {
+                lost[results.clone()].fill(true);
+                number.extend(results.map(|_| u32::MAX));
+                continue;
+            }
+            let args = instr.args.iter().map(|arg| match *arg {
+                Arg::Value(v) => Arg::Value(number[v as usize]),
+                other => other,
+            });
+            let args = args.collect();
+            for _ in results {
+                number.push(next);
+                next += 1;
+            }
+            kept.push(i as u32);
+            instrs.push(Instr { op: instr.op.clone(), args });
+        }
+        let outs: Vec<usize> = (0..self.outs.len()).filter(|&k| !lost[self.outs[k] as usize]).collect();
+        if outs.is_empty() {
+            return None;
+        }
+        let inputs = self.inputs.iter().map(|i| Input { ty: i.ty.clone(), dies: false }).collect();
+        let live = outs.iter().map(|&k| number[self.outs[k] as usize]).collect();
+        Some(Without {
+            structure: Structure { inputs, instrs, outs: live, slots: self.slots, ..Default::default() },
+            kept,
+            outs,
+        })
     }
 }
 

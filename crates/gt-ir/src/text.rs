@@ -13,6 +13,7 @@
 //! Values are numbered as in the structure: inputs first, then results. A structure alone has no `as`, no slot values
 //! and no frees. Floats carry a point, an exponent, `inf` or `NaN`, so that the kind of a number survives.
 
+use crate::collective::{Collective, Exchange};
 use crate::op::{ArgKind, Dist, Op, ReduceKind, ScanKind, ScatterMode, View};
 use crate::program::{Arg, Input, Instr, Program, Slot, Structure, TensorId};
 use crate::{DType, Scalar};
@@ -29,6 +30,7 @@ enum Attr {
     DType(DType),
     Ints(Vec<usize>),
     Mode(ScatterMode),
+    Kind(ReduceKind),
     Path(Vec<View>),
 }
 
@@ -75,6 +77,7 @@ fn attrs(op: &Op) -> Vec<(&'static str, Attr)> {
                 .map(|(name, on)| (name, Attr::Flag(*on)))
                 .to_vec()
         }
+        Op::Collective(c) => collective_attrs(c),
         Op::Flip { dims } => vec![("dims", ints(dims))],
         Op::Put { path } => vec![("path", Attr::Path(path.clone()))],
         Op::Reduce {
@@ -102,6 +105,29 @@ fn attrs(op: &Op) -> Vec<(&'static str, Attr)> {
     }
 }
 
+fn collective_attrs(c: &Collective) -> Vec<(&'static str, Attr)> {
+    let int = |x: usize| Attr::Int(x as i64);
+    let ints = |x: &[usize]| Attr::Ints(x.to_vec());
+    let mut out = vec![("number", int(c.number as usize)), ("axis", int(c.axis as usize))];
+    match &c.what {
+        Exchange::AllReduce { kind } => out.push(("kind", Attr::Kind(*kind))),
+        Exchange::AllGather { dim, sizes } => out.extend([("dim", int(*dim)), ("sizes", ints(sizes))]),
+        Exchange::ReduceScatter { kind, dim, lens } => {
+            out.extend([("kind", Attr::Kind(*kind)), ("dim", int(*dim)), ("lens", ints(lens))]);
+        }
+        Exchange::AllToAll { from, to, sizes, lens } => {
+            out.extend([
+                ("from", int(*from)),
+                ("to", int(*to)),
+                ("sizes", ints(sizes)),
+                ("lens", ints(lens)),
+            ]);
+        }
+        Exchange::Broadcast { root } => out.push(("root", int(*root))),
+    }
+    out
+}
+
 fn view_attrs(view: &View) -> Vec<(&'static str, Attr)> {
     match view {
         View::Reshape(shape) | View::Expand(shape) => vec![("shape", Attr::Ints(shape.to_vec()))],
@@ -113,6 +139,8 @@ fn view_attrs(view: &View) -> Vec<(&'static str, Attr)> {
         ],
     }
 }
+
+const KINDS: [ReduceKind; 4] = [ReduceKind::Sum, ReduceKind::Prod, ReduceKind::Max, ReduceKind::Min];
 
 const MODES: [(&str, ScatterMode); 3] =
     [("set", ScatterMode::Set), ("add", ScatterMode::Add), ("max", ScatterMode::Max)];
@@ -151,6 +179,7 @@ fn write_attr(out: &mut String, value: &Attr) {
         Attr::Flag(x) => out.push_str(&x.to_string()),
         Attr::DType(x) => out.push_str(x.short()),
         Attr::Mode(mode) => out.extend(MODES.iter().filter(|m| m.1 == *mode).map(|m| m.0)),
+        Attr::Kind(kind) => out.push_str(kind.text()),
         Attr::Ints(x) => list(out, x, |out, x| out.push_str(&x.to_string())),
         Attr::Path(path) => list(out, path, |out, view| write_op(out, &Op::View(view.clone()))),
     }

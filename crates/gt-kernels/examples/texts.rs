@@ -1,11 +1,12 @@
 //! Writes the kernel texts of programs to files that NVRTC compiles: those of all samples of the op table, of random
 //! programs, and of shapes that training steps have. `cargo run -p gt-kernels --example texts -- DIR [PROGRAMS]`; without a
-//! DIR it prints the texts of a few large programs.
+//! DIR it prints the texts of a few large programs, and with `--plan FILE` the plan of a program in the text form (`gt replay
+//! --text`), what is launched for each step, and the texts.
 
 use gt_compiler::{CompileOptions, compile};
 use gt_ir::program::{Arg, Args, Input, Instr};
 use gt_ir::sample::{self, SampleArg};
-use gt_ir::{Structure, text};
+use gt_ir::{Op, Structure, Ty, text};
 use gt_kernels::{Function, Launches, PRELUDE};
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -31,6 +32,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         return Ok(());
     };
+    if folder == "--plan" {
+        let program = std::fs::read_to_string(args.next().ok_or("--plan: expected a file")?)?;
+        return print_plan(&program);
+    }
     let programs: u64 = args.next().map_or(Ok(300), |n| n.parse())?;
     let mut texts = Texts::new();
     for (_, program) in LARGE {
@@ -62,6 +67,30 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn options(fuse: bool) -> CompileOptions {
     let longest_row = 256 << 10;
     CompileOptions { fuse, longest_row, again: 8, free_math: true, one_hot: true, ..Default::default() }
+}
+
+/// A plan, its launches, and their texts.
+fn print_plan(program: &str) -> Result<(), Box<dyn Error>> {
+    let structure = text::parse(program)?.structure;
+    let takes: fn(&Op, &Ty) -> bool = |op, _| matches!(op, Op::Attention { .. } | Op::AttentionGrad { .. });
+    let plan = compile(&structure, &structure.check()?, CompileOptions { takes, ..options(true) })?;
+    print!("/*\n{plan}");
+    let mut texts = Texts::new();
+    for step in 0..plan.steps.len() {
+        let made = gt_kernels::made(step, &plan);
+        let launches = made.unwrap_or_else(|| gt_kernels::plain(step, &plan));
+        add(&launches, &mut texts);
+        for launch in &launches.list {
+            let name = match &launch.function {
+                Function::Plain(name) => name,
+                Function::Made { name, .. } => &**name,
+            };
+            println!("step {step}: {name} grid {} block {}", launch.grid[0], launch.block);
+        }
+    }
+    println!("*/");
+    texts.values().for_each(|t| println!("{t}"));
+    Ok(())
 }
 
 /// The made kernels of a structure.
@@ -113,7 +142,7 @@ fn of_sample(s: &sample::Sample) -> Structure {
 }
 
 /// What benchmarks and training steps are made of.
-const LARGE: [(&str, &str); 8] = [
+const LARGE: [(&str, &str); 9] = [
     (
         "a chain of elementwise work",
         "in TENSOR[0] f32[8192, 8192]
@@ -182,5 +211,25 @@ const LARGE: [(&str, &str); 8] = [
          TENSOR[7] := SUB TENSOR[2] TENSOR[6]
          out TENSOR[5]
          out TENSOR[7]",
+    ),
+    (
+        "more elements than 32 bits can number",
+        "in TENSOR[0] bf16[70000, 65536]
+         in TENSOR[1] bf16[65536]
+         slot $0
+         TENSOR[2] := ADD TENSOR[0] TENSOR[1]
+         TENSOR[3] := SOFTMAX{dim=1} TENSOR[2]
+         TENSOR[4] := SUM{dims=[0],keepdim=false} TENSOR[2]
+         TENSOR[5] := AMAX{dims=[0,1],keepdim=false} TENSOR[0]
+         TENSOR[6] := PERMUTE{perm=[1,0]} TENSOR[0]
+         TENSOR[7] := NEG TENSOR[6]
+         TENSOR[8] := SLICE{dim=1,len=1000,step=1} TENSOR[0] $0
+         TENSOR[9] := EXP TENSOR[8]
+         out TENSOR[2]
+         out TENSOR[3]
+         out TENSOR[4]
+         out TENSOR[5]
+         out TENSOR[7]
+         out TENSOR[9]",
     ),
 ];

@@ -9,10 +9,15 @@ use crate::launch::{Arg, Function, Launch, Launches, Word};
 use crate::matmul_pack::Fields;
 use gt_compiler::{ALIGN, Attention, AttentionGrad, Map, Num, Place, Plan, Strides, Tensor, Work};
 use gt_ir::DType;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The text of the simple kernels, a part of all plain ones.
 pub const PLAIN: &str = concat!(include_str!("attention_parts.cu"), include_str!("attention_plain.cu"));
-const HALF: &str = concat!(include_str!("attention_parts.cu"), include_str!("attention_half.cu"));
+const HALF: &str = concat!(
+    include_str!("attention_parts.cu"),
+    include_str!("attention_wgmma.cu"),
+    include_str!("attention_half.cu")
+);
 const FULL: &str = concat!(include_str!("attention_parts.cu"), include_str!("attention_full.cu"));
 /// The most shared memory of a block on every device with tensor cores for bf16.
 const SHARED: usize = 99 << 10;
@@ -46,15 +51,46 @@ pub fn made(work: &Work, plan: &Plan) -> Option<Launches> {
     };
     let rank = q.shape.len();
     let scores = q.shape[..rank - 1].iter().product::<usize>() * k.shape[rank - 2];
-    if scores * (q.shape[rank - 1] + v.shape[rank - 1]) < LITTLE { None } else { special(work, plan) }
+    if scores * (q.shape[rank - 1] + v.shape[rank - 1]) < LITTLE {
+        None
+    } else {
+        special(work, plan, target())
+    }
+}
+
+/// Whether kernels may use what only Hopper (sm_90a) has.
+static HOPPER: AtomicBool = AtomicBool::new(false);
+
+/// Says that all kernels are for Hopper, compiled for sm_90a.
+pub fn use_hopper(on: bool) {
+    HOPPER.store(on, Ordering::Relaxed);
+}
+
+/// What kernels are chosen for.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Kernels may use what only sm_90a has.
+    pub hopper: bool,
+    /// How many blocks keep the device busy.
+    pub blocks: usize,
+}
+
+impl Default for Target {
+    fn default() -> Target {
+        Target { hopper: false, blocks: 256 }
+    }
+}
+
+fn target() -> Target {
+    Target { hopper: HOPPER.load(Ordering::Relaxed), ..Target::default() }
 }
 
 /// The launches by kernels written for the step, however little it does.
-pub fn special(work: &Work, plan: &Plan) -> Option<Launches> {
+pub fn special(work: &Work, plan: &Plan, target: Target) -> Option<Launches> {
     match work {
-        Work::Attention(a) => Problem::forward(a, plan).made(&[Part::Forward]),
+        Work::Attention(a) => Problem { target, ..Problem::forward(a, plan) }.made(&[Part::Forward]),
         Work::AttentionGrad(a) => {
-            let problem = Problem::backward(a, plan);
+            let problem = Problem { target, ..Problem::backward(a, plan) };
             // Wide heads have room for the sums of keys or of values, not both.
             match problem.wide() && problem.is_half() {
                 true => problem.made(&[Part::Dq, Part::Dk, Part::Dv]),
@@ -98,6 +134,7 @@ struct Problem<'a> {
     d: usize,
     e: usize,
     guarded: bool,
+    target: Target,
     /// Every row of every tensor starts at a multiple of 16 bytes.
     aligned: bool,
     /// Batches of one launch, and where they start: (index of the first, offset of each tensor).
@@ -166,6 +203,7 @@ impl<'a> Problem<'a> {
             d: q.shape[rank - 1],
             e: v.shape[rank - 1],
             guarded: to.iter().any(|&s| plan.storages[s as usize].reuse.is_some()),
+            target: Target::default(),
             aligned: false,
             to,
             batches,
@@ -319,8 +357,7 @@ impl<'a> Problem<'a> {
 
     /// Whether tiles of `size` rows (or keys) of every head keep a large device busy.
     fn busy(&self, heads: usize, len: usize, size: usize) -> bool {
-        const BLOCKS: usize = 256;
-        self.total() * heads * len.div_ceil(size) >= BLOCKS
+        self.total() * heads * len.div_ceil(size) >= self.target.blocks
     }
 
     /// A kernel for tensor cores. Tiles are as large as registers and 99 KiB of shared memory allow, and smaller where
@@ -328,7 +365,15 @@ impl<'a> Problem<'a> {
     fn half(&self, part: Part) -> Kernel {
         let (d, e) = (self.d.next_multiple_of(16), self.e.next_multiple_of(16));
         let wide = self.wide();
+        let (heads, len) = match part {
+            Part::Forward | Part::Dq => (self.heads, self.rows),
+            Part::Dkv | Part::Dk | Part::Dv => (self.key_heads, self.cols),
+        };
+        // Products of four warps together, for heads of whole blocks of 64.
+        let group = self.target.hopper && !wide && (d | e) % 64 == 0 && self.busy(heads, len, 64);
         let (warps, m) = match part {
+            Part::Forward if group => (if self.busy(heads, len, 256) { 8 } else { 4 }, 1),
+            Part::Dq | Part::Dkv if group => (4, 1),
             Part::Forward | Part::Dq if wide => (4, 1),
             Part::Forward | Part::Dq if self.busy(self.heads, self.rows, 256) => (4, 2),
             Part::Forward | Part::Dq if self.busy(self.heads, self.rows, 64) => (4, 1),
@@ -340,7 +385,13 @@ impl<'a> Problem<'a> {
         let other = match (part, wide) {
             (Part::Forward, false) => 64,
             (Part::Forward, true) => 32,
-            (Part::Dq, false) => 32,
+            (Part::Dq, false) => {
+                if group {
+                    64
+                } else {
+                    32
+                }
+            }
             (_, true) => 16,
             (_, false) => 64,
         };
@@ -352,15 +403,21 @@ impl<'a> Problem<'a> {
         let (own, passing) = (tile * (row(d) + row(e)), 2 * other * (row(d) + row(e)));
         let (function, shared) = match part {
             Part::Forward => {
-                (format!("gta_half_forward<{h}, {sizes}, {m}, {other}"), tile * row(d) + passing)
+                (format!("gta_half_forward<{h}, {group}, {sizes}, {m}, {other}"), tile * row(d) + passing)
             }
-            Part::Dq => (format!("gta_half_dq<{h}, {sizes}, {m}, {other}"), own + passing + 4 * tile),
+            Part::Dq => {
+                (format!("gta_half_dq<{h}, {group}, {sizes}, {m}, {other}"), own + passing + 4 * tile)
+            }
             Part::Dkv | Part::Dk | Part::Dv => {
                 let (dk, dv) = (part != Part::Dv, part != Part::Dk);
-                (format!("gta_half_dkv<{h}, {sizes}, {other}, {dk}, {dv}"), own + passing + 16 * other)
+                (
+                    format!("gta_half_dkv<{h}, {group}, {sizes}, {other}, {dk}, {dv}"),
+                    own + passing + 16 * other,
+                )
             }
         };
-        let name = self.name(part, suffix, &format!("{tile}_{other}"), vec);
+        let tiles = format!("{tile}_{other}{}", if group { "_wg" } else { "" });
+        let name = self.name(part, suffix, &tiles, vec);
         self.kernel(HALF, name, &function, vec, tile, 32 * warps, shared)
     }
 
@@ -378,10 +435,10 @@ impl<'a> Problem<'a> {
             |rm: usize, rn: usize| 8 * rm * kept + 16 * rn * (pitch(d) + pitch(e)) + 8 * rm * pitch(16 * rn);
         // Sums stay in registers: at most 64 words of a thread.
         let fits = |rm: usize, rn: usize| rm * sums * size / 64 <= 64 && shared(rm, rn) <= SHARED;
-        let choices = [(8, 4), (8, 2), (4, 4), (4, 2), (2, 4), (2, 2), (2, 1), (1, 1)];
+        let choices = [(8, 4), (8, 2), (4, 4), (4, 2), (2, 4), (2, 2), (2, 1), (1, 1), (2, 8)];
         let mut usable = choices.into_iter().filter(|&(rm, rn)| fits(rm, rn));
         let busy = usable.clone().find(|&(rm, _)| self.busy(count, len, 8 * rm));
-        // Where nothing is enough, the smallest tiles of rows.
+        // Where nothing is enough, small tiles of rows, and as few steps as fit.
         let few = usable.clone().filter(|&(rm, _)| rm <= 2).max_by_key(|&(rm, rn)| (rm, rn));
         let (rm, rn) = busy.or(few).or(usable.next()).unwrap_or((1, 1));
         let what = match part {
@@ -413,8 +470,10 @@ impl<'a> Problem<'a> {
         shared: usize,
     ) -> Kernel {
         let rest = format!("{vec}, {}, {}", self.causal, self.mask_kind());
+        // Two blocks of a multiprocessor fill each other's gaps.
+        let blocks = 2;
         let text = format!(
-            "{parts}extern \"C\" __global__ void __launch_bounds__({threads}) {name}(GtaParams p) {{\n    \
+            "{parts}extern \"C\" __global__ void __launch_bounds__({threads}, {blocks}) {name}(GtaParams p) {{\n    \
              {function}, {rest}>(p);\n}}\n"
         );
         Kernel { name, text, tile, threads: threads as u32, shared }

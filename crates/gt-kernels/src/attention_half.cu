@@ -7,9 +7,14 @@
 // W, WW: elements of a row in shared memory (a multiple of 16) and of the tensor; the rest is zero.
 
 // Where 8 elements of a row of a tile lie, in elements: spread over the banks, so that the eight rows of a matrix never meet.
-template <int W> GTA_FN int gta_at(int row, int chunk) {
-    if (W % 64 == 0) return row * W + ((chunk ^ (row & 7)) << 3);
-    return row * (W + 8) + (chunk << 3);
+// Rows of whole 128 bytes are cut into blocks of that width, in the order that Hopper's products read.
+template <int W> struct GtaPitch16 {
+    static constexpr int N = W % 64 == 0 ? 64 : W + 8;
+};
+template <int ROWS, int W> GTA_FN int gta_at(int row, int chunk) {
+    int at = row * GtaPitch16<W>::N;
+    if (W % 64 == 0) return at + (chunk >> 3) * (ROWS * 64) + (((chunk & 7) ^ (row & 7)) << 3);
+    return at + (chunk << 3);
 }
 template <int ROWS, int W> struct GtaSize {
     static constexpr int N = ROWS * (W % 64 == 0 ? W : W + 8);
@@ -25,11 +30,11 @@ GTA_FN void gta_load(gta_half *to, const gta_half *from, gta_int step, int limit
     int row = (int)threadIdx.x / CHUNKS, chunk = (int)threadIdx.x % CHUNKS;
     if constexpr (VEC && EVEN) {
         const gta_half *src = from + row * step + chunk * 8;
-        gta_addr dst = gta_address(to + gta_at<W>(row, chunk));
+        gta_addr dst = gta_address(to + gta_at<ROWS, W>(row, chunk));
         if (limit >= ROWS && W == WW) {
 #pragma unroll
             for (int i = 0; i < TIMES; i++) {
-                gta_copy16(dst + i * DOWN * GtaSize<1, W>::N * 2, src, 16);
+                gta_copy16(dst + i * DOWN * GtaPitch16<W>::N * 2, src, 16);
                 src += DOWN * step;
             }
             return;
@@ -37,13 +42,13 @@ GTA_FN void gta_load(gta_half *to, const gta_half *from, gta_int step, int limit
 #pragma unroll
         for (int i = 0; i < TIMES; i++) {
             bool there = row + i * DOWN < limit && (WW == W || chunk * 8 < WW);
-            gta_copy16(dst + i * DOWN * GtaSize<1, W>::N * 2, there ? src : from, there ? 16 : 0);
+            gta_copy16(dst + i * DOWN * GtaPitch16<W>::N * 2, there ? src : from, there ? 16 : 0);
             src += DOWN * step;
         }
     } else {
         for (int at = threadIdx.x; at < ROWS * CHUNKS; at += THREADS) {
             row = at / CHUNKS, chunk = at % CHUNKS;
-            gta_half *dst = to + gta_at<W>(row, chunk);
+            gta_half *dst = to + gta_at<ROWS, W>(row, chunk);
             const gta_half *src = from + row * step + chunk * 8;
             if (VEC) {
                 bool there = row < limit && (WW == W || chunk * 8 < WW);
@@ -58,24 +63,25 @@ GTA_FN void gta_load(gta_half *to, const gta_half *from, gta_int step, int limit
 
 // Where a lane's row of four matrices starts. A left operand has 16 rows by 16 elements; so has a right operand whose rows are
 // the tile's rows (trans); in one whose columns are the tile's rows, those come first.
-template <int W> GTA_FN gta_addr gta_lane_left(const gta_half *tile, int row) {
+template <int ROWS, int W> GTA_FN gta_addr gta_lane_left(const gta_half *tile, int row) {
     int lane = threadIdx.x & 31;
-    return gta_address(tile + gta_at<W>(row + (lane & 15), lane >> 4));
+    return gta_address(tile + gta_at<ROWS, W>(row + (lane & 15), lane >> 4));
 }
-template <int W> GTA_FN gta_addr gta_lane_right(const gta_half *tile) {
+template <int ROWS, int W> GTA_FN gta_addr gta_lane_right(const gta_half *tile) {
     int lane = threadIdx.x & 31;
-    return gta_address(tile + gta_at<W>((lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1));
+    return gta_address(tile + gta_at<ROWS, W>((lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1));
 }
 // The same 16 * k elements to the right and 16 * n rows down. Chunks change places only within 128 bytes, which start
 // at multiples of that.
-template <int W> GTA_FN gta_addr gta_move(gta_addr at, int k, int n) {
-    int down = n * 16 * GtaSize<1, W>::N * 2;
-    if (W % 64 == 0) return (at ^ (gta_addr)((k & 3) << 5)) + (gta_addr)((k >> 2) * 128 + down);
+template <int ROWS, int W> GTA_FN gta_addr gta_move(gta_addr at, int k, int n) {
+    int down = n * 16 * GtaPitch16<W>::N * 2;
+    if (W % 64 == 0) return (at ^ (gta_addr)((k & 3) << 5)) + (gta_addr)((k >> 2) * (ROWS * 128) + down);
     return at + (gta_addr)(k * 32 + down);
 }
 
-// s = rows of the left tile times rows of the right one, transposed: MT * 16 rows by N columns.
-template <class H, int MT, int N, int W> GTA_FN void gta_scores(float (*s)[N / 8][4], gta_addr left, gta_addr right) {
+// s = rows of the left tile (which has ROWS) times rows of the right one, transposed: MT * 16 rows by N columns.
+template <class H, int MT, int ROWS, int N, int W>
+GTA_FN void gta_scores(float (*s)[N / 8][4], gta_addr left, gta_addr right) {
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
@@ -86,11 +92,11 @@ template <class H, int MT, int N, int W> GTA_FN void gta_scores(float (*s)[N / 8
     for (int k = 0; k < W / 16; k++) {
         gta_word a[MT][4];
 #pragma unroll
-        for (int m = 0; m < MT; m++) gta_ldmatrix(a[m], gta_move<W>(left, k, m));
+        for (int m = 0; m < MT; m++) gta_ldmatrix(a[m], gta_move<ROWS, W>(left, k, m));
 #pragma unroll
         for (int n = 0; n < N / 16; n++) {
             gta_word b[4];
-            gta_ldmatrix(b, gta_move<W>(right, k, n));
+            gta_ldmatrix(b, gta_move<N, W>(right, k, n));
 #pragma unroll
             for (int m = 0; m < MT; m++) {
                 H::mma(s[m][2 * n], a[m], b[0], b[1]);
@@ -116,7 +122,7 @@ template <class H, int MT, int N, int W> GTA_FN void gta_sums(
 #pragma unroll
         for (int n = 0; n < W / 16; n++) {
             gta_word b[4];
-            gta_ldmatrix_trans(b, gta_move<W>(right, n, k));
+            gta_ldmatrix_trans(b, gta_move<N, W>(right, n, k));
 #pragma unroll
             for (int m = 0; m < MT; m++) {
                 H::mma(acc[m][2 * n], a[m], b[0], b[1]);
@@ -126,14 +132,35 @@ template <class H, int MT, int N, int W> GTA_FN void gta_sums(
     }
 }
 
+// Where operands start, and both kinds of product, by warps alone or (WG) by groups of four.
+template <bool WG, int ROWS, int W> GTA_FN gta_addr gta_left_at(const gta_half *tile, int row) {
+    return WG ? gta_address(tile) + row / 64 * (64 * 128) : gta_lane_left<ROWS, W>(tile, row);
+}
+template <bool WG, int ROWS, int W> GTA_FN gta_addr gta_right_at(const gta_half *tile) {
+    return WG ? gta_address(tile) : gta_lane_right<ROWS, W>(tile);
+}
+template <bool WG, int ROWS, int W> GTA_FN gta_addr gta_rows_at(const gta_half *tile) {
+    return WG ? gta_address(tile) : gta_lane_left<ROWS, W>(tile, 0);
+}
+template <class H, bool WG, int MT, int ROWS, int N, int W>
+GTA_FN void gta_first(float (*s)[N / 8][4], gta_addr left, gta_addr right) {
+    if constexpr (WG) gta_wg_scores<H, ROWS, N, W>(&s[0][0][0], left, right);
+    else gta_scores<H, MT, ROWS, N, W>(s, left, right);
+}
+template <class H, bool WG, int MT, int N, int W>
+GTA_FN void gta_second(float (*acc)[W / 8][4], float (*s)[N / 8][4], gta_addr right) {
+    if constexpr (WG) gta_wg_sums<H, N, W>(&acc[0][0][0], s[0], right);
+    else gta_sums<H, MT, N, W>(acc, s, right);
+}
+
 // Writes 16 rows of a warp times `by` of each (the lane's row and the eighth after it) through its own part of a tile.
 template <class H, int W, int WW, bool VEC> GTA_FN void gta_store(
     float (*acc)[4], const float *by, gta_half *tile, int first, gta_half *to, gta_int limit) {
     int lane = threadIdx.x & 31, row = first + (lane >> 2), col = (lane & 3) * 2;
 #pragma unroll
     for (int n = 0; n < W / 8; n++) {
-        *(gta_word *)(tile + gta_at<W>(row, n) + col) = H::two(acc[n][0] * by[0], acc[n][1] * by[0]);
-        *(gta_word *)(tile + gta_at<W>(row + 8, n) + col) = H::two(acc[n][2] * by[1], acc[n][3] * by[1]);
+        *(gta_word *)(tile + gta_at<16, W>(row, n) + col) = H::two(acc[n][0] * by[0], acc[n][1] * by[0]);
+        *(gta_word *)(tile + gta_at<16, W>(row + 8, n) + col) = H::two(acc[n][2] * by[1], acc[n][3] * by[1]);
     }
     __syncwarp();
     constexpr int CHUNKS = W / 8;
@@ -141,7 +168,7 @@ template <class H, int W, int WW, bool VEC> GTA_FN void gta_store(
     for (int i = 0; i < (16 * CHUNKS + 31) / 32; i++) {
         int at = i * 32 + lane, r = at / CHUNKS, chunk = at % CHUNKS;
         if (16 * CHUNKS % 32 != 0 && r >= 16) break;
-        const gta_half *src = tile + gta_at<W>(first + r, chunk);
+        const gta_half *src = tile + gta_at<16, W>(first + r, chunk);
         gta_half *dst = to + (gta_int)r * WW + chunk * 8;
         if (r >= limit) continue;
         if (VEC && WW % 8 == 0) {
@@ -217,7 +244,7 @@ template <int MT, int BN> GTA_FN void gta_turn(float (*s)[BN / 8][4]) {
             for (int i = 0; i < 4; i++) s[m][n][i] = -s[m][n][i];
 }
 
-template <class H, int D, int DD, int E, int EE, int WARPS, int MT, int BN, bool VEC, bool CAUSAL, int MASK>
+template <class H, bool WG, int D, int DD, int E, int EE, int WARPS, int MT, int BN, bool VEC, bool CAUSAL, int MASK>
 GTA_FN void gta_half_forward(const GtaParams &p) {
     constexpr int BM = WARPS * MT * 16, THREADS = WARPS * 32;
     if (gta_stop(p)) return;
@@ -243,7 +270,8 @@ GTA_FN void gta_half_forward(const GtaParams &p) {
         top[m][0] = top[m][1] = gta_least<float>();
         sum[m][0] = sum[m][1] = 0;
     }
-    gta_addr at_q = gta_lane_left<D>(sq, own), at_k = gta_lane_right<D>(sk), at_v = gta_lane_left<E>(sv, 0);
+    gta_addr at_q = gta_left_at<WG, BM, D>(sq, own), at_k = gta_right_at<WG, BN, D>(sk);
+    gta_addr at_v = gta_rows_at<WG, BN, E>(sv);
     const gta_half *q = gta_row<gta_half>(p.q, t.batch, t.head, t.first);
     gta_load<BM, D, DD, THREADS, VEC>(sq, q, p.q.row, (int)p.rows - t.first);
     gta_load<BN, D, DD, THREADS, VEC>(sk, k, p.k.row, (int)p.cols);
@@ -253,6 +281,7 @@ GTA_FN void gta_half_forward(const GtaParams &p) {
         gta_addr stage_k = (j & 1) * GtaSize<BN, D>::N * 2, stage_v = (j & 1) * GtaSize<BN, E>::N * 2;
         int col0 = j * BN;
         gta_copies_done();
+        if (WG) gta_wg_written();
         __syncthreads();
         if (j + 1 < tiles) {
             int next = col0 + BN, other = (j + 1) & 1;
@@ -261,9 +290,10 @@ GTA_FN void gta_half_forward(const GtaParams &p) {
             gta_load<BN, E, EE, THREADS, VEC>(vn, v + (gta_int)next * p.v.row, p.v.row, (int)p.cols - next);
             gta_copies_sent();
         }
-        if (CAUSAL && col0 > row0 + MT * 16 - 1) continue; // None of these rows sees this tile.
+        // None of the rows that are multiplied together sees this tile.
+        if (CAUSAL && col0 > (WG ? t.first + own / 64 * 64 + 63 : row0 + MT * 16 - 1)) continue;
         float s[MT][BN / 8][4];
-        gta_scores<H, MT, BN, D>(s, at_q, at_k + stage_k);
+        gta_first<H, WG, MT, BM, BN, D>(s, at_q, at_k + stage_k);
         if (f.turned) gta_turn<MT, BN>(s);
         gta_see<H, MT, BN, CAUSAL, MASK>(s, p, t, f.all, row0, col0);
         float old[MT][2], base[MT][2];
@@ -303,7 +333,7 @@ GTA_FN void gta_half_forward(const GtaParams &p) {
                     s[m][n][i] = gta_exp2(gta_fma(s[m][n][i], f.last, -base[m][i >> 1]));
                     sum[m][i >> 1] += s[m][n][i];
                 }
-        gta_sums<H, MT, BN, E>(acc, s, at_v + stage_v);
+        gta_second<H, WG, MT, BN, E>(acc, s, at_v + stage_v);
     }
     if (tiles == 0) gta_copies_done();
     __syncthreads(); // The tile of queries serves to write results.
@@ -372,7 +402,7 @@ GTA_FN void gta_deltas(const GtaParams &p, const GtaTile &t, gta_int row0, float
 }
 
 // dq of a tile of rows; also leaves what the gradients of keys and values read of each row.
-template <class H, int D, int DD, int E, int EE, int WARPS, int MT, int BN, bool VEC, bool CAUSAL, int MASK>
+template <class H, bool WG, int D, int DD, int E, int EE, int WARPS, int MT, int BN, bool VEC, bool CAUSAL, int MASK>
 GTA_FN void gta_half_dq(const GtaParams &p) {
     constexpr int BM = WARPS * MT * 16, THREADS = WARPS * 32;
     if (gta_stop(p)) return;
@@ -389,8 +419,9 @@ GTA_FN void gta_half_dq(const GtaParams &p) {
     GtaFactor f = gta_factor<MASK>(p);
     gta_int at = ((p.first + t.batch) * p.heads + t.head) * p.rows;
 
-    gta_addr at_q = gta_lane_left<D>(sq, own), at_d = gta_lane_left<E>(sd, own);
-    gta_addr at_k = gta_lane_right<D>(sk), at_v = gta_lane_right<E>(sv), at_rows = gta_lane_left<D>(sk, 0);
+    gta_addr at_q = gta_left_at<WG, BM, D>(sq, own), at_d = gta_left_at<WG, BM, E>(sd, own);
+    gta_addr at_k = gta_right_at<WG, BN, D>(sk), at_v = gta_right_at<WG, BN, E>(sv);
+    gta_addr at_rows = gta_rows_at<WG, BN, D>(sk);
     const gta_half *q = gta_row<gta_half>(p.q, t.batch, t.head, t.first);
     const gta_half *dout = gta_row<gta_half>(p.dout, t.batch, t.head, t.first);
     gta_load<BM, D, DD, THREADS, VEC>(sq, q, p.q.row, (int)p.rows - t.first);
@@ -427,6 +458,7 @@ GTA_FN void gta_half_dq(const GtaParams &p) {
         gta_addr stage_k = (j & 1) * GtaSize<BN, D>::N * 2, stage_v = (j & 1) * GtaSize<BN, E>::N * 2;
         int col0 = j * BN;
         gta_copies_done();
+        if (WG) gta_wg_written();
         __syncthreads();
         if (j + 1 < tiles) {
             int next = col0 + BN, other = (j + 1) & 1;
@@ -435,12 +467,12 @@ GTA_FN void gta_half_dq(const GtaParams &p) {
             gta_load<BN, E, EE, THREADS, VEC>(vn, v + (gta_int)next * p.v.row, p.v.row, (int)p.cols - next);
             gta_copies_sent();
         }
-        if (CAUSAL && col0 > row0 + MT * 16 - 1) continue;
+        if (CAUSAL && col0 > (WG ? t.first + own / 64 * 64 + 63 : row0 + MT * 16 - 1)) continue;
         float s[MT][BN / 8][4], g[MT][BN / 8][4];
-        gta_scores<H, MT, BN, D>(s, at_q, at_k + stage_k);
+        gta_first<H, WG, MT, BM, BN, D>(s, at_q, at_k + stage_k);
         if (f.turned) gta_turn<MT, BN>(s);
         gta_see<H, MT, BN, CAUSAL, MASK>(s, p, t, f.all, row0, col0);
-        gta_scores<H, MT, BN, E>(g, at_d, at_v + stage_v);
+        gta_first<H, WG, MT, BM, BN, E>(g, at_d, at_v + stage_v);
 #pragma unroll
         for (int m = 0; m < MT; m++)
 #pragma unroll
@@ -450,7 +482,7 @@ GTA_FN void gta_half_dq(const GtaParams &p) {
                     float x = gta_exp2(gta_fma(s[m][n][i], f.last, -lse[m][i >> 1]));
                     s[m][n][i] = x * (g[m][n][i] - delta[m][i >> 1]);
                 }
-        gta_sums<H, MT, BN, D>(acc, s, at_rows + stage_k);
+        gta_second<H, WG, MT, BN, D>(acc, s, at_rows + stage_k);
     }
     if (tiles == 0) gta_copies_done();
     __syncthreads();
@@ -465,7 +497,8 @@ GTA_FN void gta_half_dq(const GtaParams &p) {
 
 // dk and dv of a tile of keys, from every row of every head that shares them, in order. The scores are transposed: a warp
 // has 16 keys, and rows are columns.
-template <class H, int D, int DD, int E, int EE, int WARPS, int BM, bool DK, bool DV, bool VEC, bool CAUSAL, int MASK>
+template <class H, bool WG, int D, int DD, int E, int EE, int WARPS, int BM, bool DK, bool DV, bool VEC, bool CAUSAL,
+          int MASK>
 GTA_FN void gta_half_dkv(const GtaParams &p) {
     constexpr int BN = WARPS * 16, THREADS = WARPS * 32;
     if (gta_stop(p)) return;
@@ -481,9 +514,9 @@ GTA_FN void gta_half_dkv(const GtaParams &p) {
     // Tiles of rows that see these keys, for each head in turn.
     int from = CAUSAL ? t.first / BM : 0, until = ((int)p.rows + BM - 1) / BM;
     int each = until > from ? until - from : 0, tiles = each * (int)group;
-    gta_addr at_k = gta_lane_left<D>(sk, own), at_v = gta_lane_left<E>(sv, own);
-    gta_addr at_q = gta_lane_right<D>(sq), at_d = gta_lane_right<E>(sd);
-    gta_addr rows_q = gta_lane_left<D>(sq, 0), rows_d = gta_lane_left<E>(sd, 0);
+    gta_addr at_k = gta_left_at<WG, BN, D>(sk, own), at_v = gta_left_at<WG, BN, E>(sv, own);
+    gta_addr at_q = gta_right_at<WG, BM, D>(sq), at_d = gta_right_at<WG, BM, E>(sd);
+    gta_addr rows_q = gta_rows_at<WG, BM, D>(sq), rows_d = gta_rows_at<WG, BM, E>(sd);
 
     float ak[1][DK ? D / 8 : 1][4], av[1][DV ? E / 8 : 1][4];
 #pragma unroll
@@ -521,11 +554,12 @@ GTA_FN void gta_half_dkv(const GtaParams &p) {
         int row0 = (from + j % each) * BM, stage = j & 1;
         gta_addr stage_q = stage * GtaSize<BM, D>::N * 2, stage_d = stage * GtaSize<BM, E>::N * 2;
         gta_copies_done();
+        if (WG) gta_wg_written();
         __syncthreads();
         if (j + 1 < tiles) fetch(j + 1);
-        if (CAUSAL && row0 + BM - 1 < col0) continue;
+        if (CAUSAL && row0 + BM - 1 < (WG ? t.first + own / 64 * 64 : col0)) continue;
         float s[1][BM / 8][4], g[1][BM / 8][4];
-        gta_scores<H, 1, BM, D>(s, at_k, at_q + stage_q);
+        gta_first<H, WG, 1, BN, BM, D>(s, at_k, at_q + stage_q);
         bool cut = CAUSAL && row0 < col0 + 15;
 #pragma unroll
         for (int n = 0; n < BM / 8; n++) {
@@ -544,16 +578,16 @@ GTA_FN void gta_half_dkv(const GtaParams &p) {
                 s[0][n][i] = cut && col > row ? 0.0f : x;
             }
         }
-        if (DV) gta_sums<H, 1, BM, E>((float(*)[E / 8][4])av, s, rows_d + stage_d);
+        if (DV) gta_second<H, WG, 1, BM, E>((float(*)[E / 8][4])av, s, rows_d + stage_d);
         if (!DK) continue;
-        gta_scores<H, 1, BM, E>(g, at_v, at_d + stage_d);
+        gta_first<H, WG, 1, BN, BM, E>(g, at_v, at_d + stage_d);
 #pragma unroll
         for (int n = 0; n < BM / 8; n++) {
             float2 delta = *(const float2 *)(se + stage * BM + n * 8 + (lane & 3) * 2);
 #pragma unroll
             for (int i = 0; i < 4; i++) g[0][n][i] = s[0][n][i] * (g[0][n][i] - (i & 1 ? delta.y : delta.x));
         }
-        gta_sums<H, 1, BM, D>((float(*)[D / 8][4])ak, g, rows_q + stage_q);
+        gta_second<H, WG, 1, BM, D>((float(*)[D / 8][4])ak, g, rows_q + stage_q);
     }
     if (tiles == 0) gta_copies_done();
     __syncthreads();

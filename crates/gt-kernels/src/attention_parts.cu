@@ -27,7 +27,7 @@ struct GtaParams {
 
 #ifndef GT_EMULATE
 #define GTA_FN __device__ __forceinline__
-extern __shared__ __align__(128) unsigned char gta_shared[];
+extern __shared__ __align__(1024) unsigned char gta_shared[];
 
 GTA_FN float gta_exp2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 GTA_FN float gta_of_f16(gta_half b) { float x; asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(b)); return x; }
@@ -45,6 +45,7 @@ GTA_FN gta_word gta_two_bf16(float lo, float hi) {
 }
 typedef gta_word gta_addr; // In shared memory.
 GTA_FN gta_addr gta_address(const void *at) { return (gta_addr)__cvta_generic_to_shared(at); }
+GTA_FN gta_word gta_shared_offset(gta_addr at) { return at; }
 // c += a b, 16 x 16 by 16 x 8, spread over the warp.
 GTA_FN void gta_mma_f16(float *c, const gta_word *a, gta_word b0, gta_word b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"

@@ -150,7 +150,9 @@ impl Low {
                 Source::Num(x) => What::Num(*x),
                 Source::Iota { start, step, map } => What::Iota(*start, *step, at(map)),
             };
-            low.ins.push(Ins { what, dtype: load.dtype, row: load.row });
+            // Numbers are written down wherever they are used, so they are of no row.
+            let row = load.row && !matches!(what, What::Num(_));
+            low.ins.push(Ins { what, dtype: load.dtype, row });
         }
         for code in &kernel.code {
             let what = low.calc(code.calc, &code.args);

@@ -231,13 +231,8 @@ fn rows(low: &Low, out: &mut Launches) {
     let grid = (rows * many).div_ceil(block / width);
     launch(["gt_rows", "gt_rows_long"], words, regs.most, grid, block, out);
     if let (Some(parts), Some(from)) = (parts, scratch) {
-        rows_again(low, parts, from, out);
+        interpret(&of_parts(low, parts, from), out);
     }
-}
-
-/// Reduces the results of the parts of rows.
-pub fn rows_again(low: &Low, parts: usize, from: usize, out: &mut Launches) {
-    interpret(&of_parts(low, parts, from), out);
 }
 
 /// Room for `bytes` more of scratch memory.
@@ -271,14 +266,8 @@ fn columns(low: &Low, to: &Columns, out: &mut Launches) {
     let grid = columns.div_ceil(32) * blocks;
     launch(["gt_columns", "gt_columns_long"], words, regs.most, grid, 256, out);
     if let Some(from) = scratch {
-        columns_again(low, to, blocks, from, out);
+        interpret(&Low::of_column_parts(blocks, columns, from, kind, to, low.guarded), out);
     }
-}
-
-/// Reduces the results of the blocks of columns.
-pub fn columns_again(low: &Low, to: &Columns, blocks: usize, from: usize, out: &mut Launches) {
-    let rest = Low::of_column_parts(blocks, low.inner(), from, low.computing(to.reg), to, low.guarded);
-    interpret(&rest, out);
 }
 
 /// Gives registers of the interpreter to values: those per row keep theirs, others only while they are needed.

@@ -37,7 +37,10 @@ pub fn sections(low: &Low) -> Vec<Section> {
     }
     let stored = puts(true);
     if !stored.is_empty() {
-        out.push(Section { row: true, ins: vec![], fold: None, puts: stored });
+        let is_number = |&i: &usize| matches!(low.ins[i].what, What::Num(_));
+        let mut ins: Vec<usize> = stored.iter().map(|&p| low.puts[p].reg).filter(is_number).collect();
+        ins.dedup();
+        out.push(Section { row: true, ins, fold: None, puts: stored });
     }
     out
 }

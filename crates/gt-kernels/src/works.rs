@@ -50,7 +50,8 @@ pub fn launches(step: usize, plan: &Plan) -> Launches {
         | Work::Data { .. }
         | Work::Matmul(_)
         | Work::Attention(_)
-        | Work::AttentionGrad(_) => {}
+        | Work::AttentionGrad(_)
+        | Work::Collective(_) => {}
     }
     out
 }

@@ -79,12 +79,19 @@ fn planned(p: &RandomProgram, fuse: bool) -> Plan {
 }
 
 /// What is wrong with a program, if anything.
-fn wrong(kernels: &Kernels, p: &RandomProgram, want: &[HostTensor]) -> Option<String> {
+fn wrong(
+    kernels: &Kernels,
+    p: &RandomProgram,
+    fuses: &[bool],
+    with_made: bool,
+    want: &[HostTensor],
+) -> Option<String> {
     let tolerances = tolerances(&p.structure);
     let mut first: Option<Vec<HostTensor>> = None;
-    for fuse in [true, false] {
+    for &fuse in fuses {
         let plan = planned(p, fuse);
-        for (name, way) in [("plain", &gt_kernels::plain as common::Way), ("made", &made)] {
+        let ways = [("plain", &gt_kernels::plain as common::Way), ("made", &made)];
+        for (name, way) in ways.into_iter().take(1 + with_made as usize) {
             let what = format!("{name}{}", if fuse { "" } else { " unfused" });
             let got = match run(kernels, &plan, &p.structure, &p.inputs, &p.slots, way) {
                 Ok(got) => got,
@@ -113,10 +120,10 @@ fn wrong(kernels: &Kernels, p: &RandomProgram, want: &[HostTensor]) -> Option<St
 }
 
 /// Compiles the made kernels of all programs together.
-fn prepare(kernels: &mut Kernels, compiler: &str, programs: &[RandomProgram]) {
+fn prepare(kernels: &mut Kernels, compiler: &str, fuses: &[bool], programs: &[RandomProgram]) {
     let mut all = Vec::new();
     for p in programs {
-        for fuse in [true, false] {
+        for &fuse in fuses {
             let plan = planned(p, fuse);
             all.extend((0..plan.steps.len()).filter_map(|s| gt_kernels::made(s, &plan)));
         }
@@ -140,14 +147,27 @@ fn every_sample_equals_the_reference() {
         wants.push((s.eval().unwrap(), s.describe()));
     }
     assert!(only.is_some() || programs.len() > 200);
-    for (part, wants) in programs.chunks(64).zip(wants.chunks(64)) {
-        prepare(&mut kernels, compiler, part);
-        for (p, (want, name)) in part.iter().zip(wants) {
-            if let Some(e) = wrong(&kernels, p, want) {
+    // Plain kernels run all samples; made ones as many as time allows, a few of every op first.
+    let seconds = std::env::var("GT_RANDOM_SECONDS").ok().and_then(|v| v.parse().ok()).unwrap_or(2);
+    let (start, limit) = (Instant::now(), Duration::from_secs(30 + 4 * seconds));
+    let mut order: Vec<usize> = (0..programs.len()).collect();
+    order.sort_by_key(|k| (k % 7, *k));
+    let mut tried = 0;
+    for part in order.chunks(48) {
+        let in_time = start.elapsed() < limit;
+        if in_time {
+            let some: Vec<RandomProgram> = part.iter().map(|&k| programs[k].clone()).collect();
+            prepare(&mut kernels, compiler, &[true], &some);
+            tried += part.len();
+        }
+        for &k in part {
+            let (want, name) = &wants[k];
+            if let Some(e) = wrong(&kernels, &programs[k], &[true], in_time, want) {
                 panic!("{name}: {e}");
             }
         }
     }
+    eprintln!("{} samples, {tried} of them by made kernels too", programs.len());
 }
 
 /// Random programs for as long as `GT_RANDOM_SECONDS` says (2 unless set); `GT_RANDOM_SEED` replays one alone.
@@ -163,10 +183,10 @@ fn random_programs_equal_the_reference() {
     while done == 0 || (start.elapsed() < limit && !alone) {
         let programs: Vec<RandomProgram> =
             (seed..seed + batch).map(|s| sample::random_program(s, 24)).collect();
-        prepare(&mut kernels, compiler, &programs);
+        prepare(&mut kernels, compiler, &[true, false], &programs);
         for (k, p) in programs.iter().enumerate() {
             let want = gt_ir::reference::run(&p.structure, &p.inputs, &p.slots).unwrap();
-            if let Some(e) = wrong(&kernels, p, &want) {
+            if let Some(e) = wrong(&kernels, p, &[true, false], true, &want) {
                 panic!("program {}: {e}\n{}", seed + k as u64, p.text());
             }
             done += 1;

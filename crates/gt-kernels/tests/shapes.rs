@@ -81,6 +81,11 @@ const CASES: &[Case] = &[
         error: 0.02,
     },
     Case {
+        program: "in TENSOR[0] f32[256, 40]\nTENSOR[1] := SUM{dims=[0],keepdim=false} TENSOR[0]\nout TENSOR[1]",
+        below: 1,
+        error: 1e-4,
+    },
+    Case {
         program: "in TENSOR[0] f16[300, 7]\nTENSOR[1] := AMIN{dims=[0],keepdim=false} TENSOR[0]\nout TENSOR[1]",
         below: 1,
         error: 0.0,
@@ -95,11 +100,33 @@ const CASES: &[Case] = &[
         below: 1,
         error: 0.01,
     },
+    // Transposed operands: turned in tiles.
+    Case {
+        program: "in TENSOR[0] f32[3, 70, 90]\nin TENSOR[1] f32[3, 90, 70]\nTENSOR[2] := PERMUTE{perm=[0,2,1]} TENSOR[0]\nTENSOR[3] := SUB TENSOR[1] TENSOR[2]\nTENSOR[4] := MUL TENSOR[3] TENSOR[2]\nout TENSOR[3]\nout TENSOR[4]",
+        below: 1,
+        error: 0.0,
+    },
+    Case {
+        program: "in TENSOR[0] bf16[33, 5, 129]\nTENSOR[1] := PERMUTE{perm=[2,1,0]} TENSOR[0]\nTENSOR[2] := FLIP{dims=[2]} TENSOR[1]\nTENSOR[3] := NEG TENSOR[2]\nout TENSOR[3]",
+        below: 1,
+        error: 0.0,
+    },
     // Softmax across.
     Case {
         program: "in TENSOR[0] f32[3, 70, 40]\nTENSOR[1] := SOFTMAX{dim=1} TENSOR[0]\nout TENSOR[1]",
         below: 1,
         error: 1e-6,
+    },
+    // A slice whose start is known only when it runs, at a multiple of the vector and not.
+    Case {
+        program: "in TENSOR[0] bf16[9, 64]\nslot $0\nTENSOR[1] := SLICE{dim=1,len=32,step=1} TENSOR[0] $0\nTENSOR[2] := NEG TENSOR[1]\nout TENSOR[2]",
+        below: 1,
+        error: 0.0,
+    },
+    Case {
+        program: "in TENSOR[0] bf16[9, 64]\nslot $0\nTENSOR[1] := SLICE{dim=1,len=32,step=1} TENSOR[0] $0\nTENSOR[2] := NEG TENSOR[1]\nout TENSOR[2]",
+        below: 1,
+        error: 0.0,
     },
     // Lines.
     Case {
@@ -187,9 +214,11 @@ fn large_shapes_equal_the_reference() {
             .enumerate()
             .map(|(i, x)| tensor(&x.ty, 7 + i as u64, case.below))
             .collect();
-        let want = gt_ir::reference::run(structure, &inputs, &[]).unwrap();
+        // At a multiple of the vector, and not.
+        let slots = vec![Slot::Num(Scalar::Int(if k % 2 == 0 { 8 } else { 9 })); structure.slots as usize];
+        let want = gt_ir::reference::run(structure, &inputs, &slots).unwrap();
         for way in [&gt_kernels::plain as common::Way, &made] {
-            let got = run(&kernels, plan, structure, &inputs, &[], way).unwrap();
+            let got = run(&kernels, plan, structure, &inputs, &slots, way).unwrap();
             for (g, w) in got.iter().zip(&want) {
                 let (rtol, _) = gt_ir::host::tolerance(g.ty.dtype);
                 if let Err(e) = close(g, w, rtol, case.error) {
@@ -269,6 +298,75 @@ fn a_failure_leaves_inputs_alone() {
         let check = plan.steps.iter().position(|s| s.can_fail()).unwrap();
         for way in [&gt_kernels::plain as common::Way, &made] {
             assert_eq!(run(&kernels, &plan, &structure, &inputs, &[], way).err(), Some(check));
+        }
+    }
+}
+
+/// The prelude's own tanh stays within three units in the last place (where `exp2` is exact to one).
+#[test]
+fn tanh_is_as_exact_as_it_says() {
+    let Some(compiler) = compiler() else { return };
+    let kernels = Kernels::plain(compiler);
+    let n = 20_001;
+    let structure =
+        text::parse_structure(&format!("in TENSOR[0] f32[{n}]\nTENSOR[1] := TANH TENSOR[0]\nout TENSOR[1]"))
+            .unwrap();
+    let plan = compile(&structure, &structure.check().unwrap(), CompileOptions::default()).unwrap();
+    let xs: Vec<f64> = (0..n).map(|i| (i as f64 / 1000.0 - 10.0).powi(3) / 100.0).collect();
+    let x = HostTensor::from_f64s(DType::F32, [n], &xs);
+    let got = run(&kernels, &plan, &structure, std::slice::from_ref(&x), &[], &gt_kernels::plain).unwrap();
+    for i in 0..n {
+        let (x, y) = (x.get(i).as_f64(), got[0].get(i).as_f64());
+        let want = x.tanh();
+        let unit = (want as f32).abs().next_up() as f64 - (want as f32).abs() as f64;
+        assert!((y - want).abs() <= 3.0 * unit, "tanh({x}) = {y}, expected {want}");
+    }
+}
+
+/// More values at once than a short description holds, with rows and without.
+#[test]
+fn many_values_at_once() {
+    let Some(compiler) = compiler() else { return };
+    let mut kernels = Kernels::plain(compiler);
+    const COUNT: usize = 18;
+    for rows in [false, true] {
+        let mut program: String = (0..COUNT).map(|i| format!("in TENSOR[{i}] f32[70, 6, 5]\n")).collect();
+        let mut outs = String::new();
+        let mut next = COUNT;
+        let mut emit = |op: String, out: bool| {
+            program += &format!("TENSOR[{next}] := {op}\n");
+            if out {
+                outs += &format!("out TENSOR[{next}]\n");
+            }
+            next += 1;
+            next - 1
+        };
+        let mut last = 0;
+        if rows {
+            last = emit("SUM{dims=[2],keepdim=true} TENSOR[0]".into(), true);
+        }
+        for i in 1..COUNT {
+            let turned = emit(format!("PERMUTE{{perm=[0,2,1]}} TENSOR[{i}]"), false);
+            let back = emit(format!("RESHAPE{{shape=[70,6,5]}} TENSOR[{turned}]"), false);
+            let mixed = if i % 2 == 0 { back } else { i };
+            let sum = emit(format!("ADD TENSOR[{mixed}] TENSOR[{last}]"), true);
+            last = emit(format!("MUL TENSOR[{sum}] 0.5"), true);
+        }
+        let structure = text::parse_structure(&(program + &outs)).unwrap();
+        let plan = compile(&structure, &structure.check().unwrap(), CompileOptions::default()).unwrap();
+        let plain: Vec<Launches> = (0..plan.steps.len()).map(|s| gt_kernels::plain(s, &plan)).collect();
+        let is_long = |l: &gt_kernels::Launch| matches!(l.function, gt_kernels::Function::Plain(n) if n.ends_with("_long"));
+        assert!(plain.iter().flat_map(|l| &l.list).any(is_long), "no long description:\n{plan}");
+        let launches: Vec<Launches> = (0..plan.steps.len()).map(|s| made(s, &plan)).collect();
+        kernels.add_made(compiler, &launches);
+        let inputs: Vec<HostTensor> =
+            structure.inputs.iter().enumerate().map(|(i, x)| tensor(&x.ty, i as u64, 1)).collect();
+        let want = gt_ir::reference::run(&structure, &inputs, &[]).unwrap();
+        let ways = [&gt_kernels::plain as common::Way, &made];
+        let [a, b] = ways.map(|way| run(&kernels, &plan, &structure, &inputs, &[], way).unwrap());
+        for ((a, b), w) in a.iter().zip(&b).zip(&want) {
+            close(a, w, 1e-5, 1e-5).unwrap();
+            assert_eq!(a.data, b.data, "plain and made");
         }
     }
 }

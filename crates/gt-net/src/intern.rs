@@ -7,7 +7,7 @@ use std::sync::Arc;
 use gt_ir::{Error, Program, Result, Slot, Structure, TensorId, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::msg::{Batch, ClientMsg, Fetch, Run, SessionId, WorkerCmd};
+use crate::msg::{Batch, ClientMsg, Fetch, Gang, Run, SessionId, WorkerCmd};
 
 /// Structures kept at most.
 const MAX_STRUCTURES: usize = 512;
@@ -112,6 +112,7 @@ type RunBuf<'a> = WireRun<&'a [u8], Vec<TensorId>, Vec<Slot>>;
 #[derive(Serialize, Deserialize)]
 enum Wire<R, F, I, M> {
     Batch { session: Option<SessionId>, runs: Vec<R>, fetches: F, frees: I },
+    Gang { session: SessionId, gang: Gang, run: R },
     Plain(M),
 }
 
@@ -193,7 +194,7 @@ pub fn decode_client(bytes: &[u8], interner: &mut Interner) -> Result<ClientMsg>
         Wire::Batch { runs, fetches, frees, session: None } => {
             Ok(ClientMsg::Batch(interner.decode_batch(runs, fetches, frees)?))
         }
-        Wire::Batch { .. } | Wire::Plain(ClientMsg::Batch(_)) => {
+        Wire::Batch { .. } | Wire::Gang { .. } | Wire::Plain(ClientMsg::Batch(_)) => {
             bail!(Connection, "message: a batch in disguise")
         }
         Wire::Plain(message) => Ok(message),
@@ -204,6 +205,9 @@ pub fn decode_client(bytes: &[u8], interner: &mut Interner) -> Result<ClientMsg>
 pub fn encode_worker(command: &WorkerCmd, interner: &mut Interner) -> Vec<u8> {
     to_bytes(&match command {
         WorkerCmd::Batch { session, batch } => interner.encode_batch::<WorkerCmd>(Some(*session), batch),
+        WorkerCmd::Gang { session, gang, run } => {
+            Wire::Gang { session: *session, gang: *gang, run: interner.encode_run(run) }
+        }
         other => Wire::Plain(other),
     })
 }
@@ -214,7 +218,10 @@ pub fn decode_worker(bytes: &[u8], interner: &mut Interner) -> Result<WorkerCmd>
         Wire::Batch { runs, fetches, frees, session: Some(session) } => {
             Ok(WorkerCmd::Batch { session, batch: interner.decode_batch(runs, fetches, frees)? })
         }
-        Wire::Batch { .. } | Wire::Plain(WorkerCmd::Batch { .. }) => {
+        Wire::Gang { session, gang, run } => {
+            Ok(WorkerCmd::Gang { session, gang, run: interner.decode_run(run)? })
+        }
+        Wire::Batch { .. } | Wire::Plain(WorkerCmd::Batch { .. } | WorkerCmd::Gang { .. }) => {
             bail!(Connection, "message: a batch in disguise")
         }
         Wire::Plain(command) => Ok(command),

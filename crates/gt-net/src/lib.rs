@@ -21,6 +21,7 @@ pub mod observe;
 mod outbox;
 pub mod peer;
 mod peer_io;
+pub mod pieces;
 pub mod port;
 pub mod process;
 pub mod relay;

@@ -3,6 +3,7 @@
 use crate::bulk::{Endpoint, Ticket};
 use crate::compiling::Compiling;
 use crate::observe::{Detail, Gauge, Scope, Snapshot, WorkEvent};
+use crate::process::Process;
 use gt_ir::signal::SignalSpec;
 use gt_ir::{Error, Program, TensorId, Ty};
 use serde::{Deserialize, Serialize};
@@ -61,6 +62,40 @@ pub struct Batch {
     pub fetches: Vec<Fetch>,
     /// Tensors dropped after the last program of the batch was sealed.
     pub frees: Vec<TensorId>,
+}
+
+/// Workers that run programs together, in the order of their ranks: row-major over the mesh's axes (C8).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Mesh {
+    /// Unique within its dispatcher.
+    pub id: u64,
+    /// The dispatcher, told apart from others whose workers share a process.
+    pub cluster: u64,
+    /// Sizes of the axes.
+    pub shape: Vec<u32>,
+    pub members: Vec<Member>,
+    /// The rank of the worker that is told.
+    pub rank: u32,
+}
+
+/// One worker of a mesh.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Member {
+    pub worker: WorkerId,
+    /// Members of one process meet in its memory.
+    pub process: Process,
+    /// Where others find it, if it has a bulk plane.
+    pub endpoint: Option<Endpoint>,
+    /// The key of its tickets: members write to each other without asking.
+    pub key: [u8; 16],
+}
+
+/// A program's place among all that run on more than one worker (C9).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Gang {
+    pub mesh: u64,
+    /// One sequence for the whole dispatcher; workers start gangs in this order.
+    pub number: u64,
 }
 
 /// Client to dispatcher.
@@ -122,6 +157,20 @@ pub enum ClientMsg {
         detail: Detail,
         every_ms: u32,
     },
+    /// Asks for what is remembered of the session's last programs and moves, as `Trace` lines.
+    Recent,
+    /// Asks for the session's tensors.
+    Tensors {
+        req: u64,
+    },
+}
+
+/// A piece of a tensor that several workers hold: where it begins in every dimension, and its sizes.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Piece {
+    pub starts: Vec<u64>,
+    pub sizes: Vec<u64>,
+    pub payload: Payload,
 }
 
 /// A tensor's bytes as an answer.
@@ -133,6 +182,8 @@ pub enum Payload {
         at: Endpoint,
         ticket: Ticket,
     },
+    /// To be put together by the client; pieces do not nest.
+    Pieces(Vec<Piece>),
 }
 
 /// The answer to a `Fetch`.
@@ -194,6 +245,11 @@ pub enum SessionMsg {
     Trace {
         lines: Vec<String>,
     },
+    /// The session's tensors that have a value: (tensor, type, names of the workers that hold it).
+    Tensors {
+        req: u64,
+        tensors: Vec<(TensorId, Ty, Vec<String>)>,
+    },
 }
 
 /// What the dispatcher tells a client in the handshake.
@@ -221,6 +277,9 @@ pub struct WorkerInfo {
     pub endpoint: Option<Endpoint>,
     /// The key under which this worker's tickets are signed.
     pub ticket_key: [u8; 16],
+    pub process: Process,
+    /// It can run programs together with others.
+    pub gangs: bool,
 }
 
 /// Dispatcher to worker. Everything of one session is carried out in the order of arrival.
@@ -229,6 +288,20 @@ pub enum WorkerCmd {
     Batch {
         session: SessionId,
         batch: Batch,
+    },
+    /// The worker's part of a program that several run together; carried out in the order of its session, and
+    /// in the order of gangs.
+    Gang {
+        session: SessionId,
+        gang: Gang,
+        run: Run,
+    },
+    /// The worker is part of this mesh from now on.
+    Mesh(Mesh),
+    /// A member of the mesh is gone: programs that wait for it fail, and the mesh is used no more.
+    Disband {
+        mesh: u64,
+        error: Error,
     },
     /// The beginning of a program that will come later.
     Prefix {
@@ -252,6 +325,8 @@ pub enum WorkerCmd {
         session: SessionId,
         tensor: TensorId,
         ty: Ty,
+        /// The dispatcher wants to hear when they have come.
+        tell: bool,
     },
     /// The relayed bytes of a tensor that was announced by `Expect`; ignored if it was freed since.
     Fulfil {
@@ -303,6 +378,10 @@ pub enum WorkerCmd {
     },
     /// Asks for the counters that cost nothing.
     Gauge,
+    /// Asks for what is remembered of a session's last programs.
+    Recent {
+        session: SessionId,
+    },
     /// Asks to tidy up memory.
     Tidy {
         what: Tidy,
@@ -355,6 +434,11 @@ pub enum WorkerMsg {
         goal: Option<WorkerId>,
         result: Result<Option<Bytes>, Failure>,
     },
+    /// The bytes of a tensor have come, as the dispatcher wanted to hear.
+    Arrived {
+        session: SessionId,
+        tensor: TensorId,
+    },
     /// What a session that is watched has made the worker do, line by line.
     Lines {
         session: SessionId,
@@ -370,6 +454,12 @@ pub enum WorkerMsg {
         now_us: u64,
         events: Vec<WorkEvent>,
     },
+    /// What is remembered of a session's last programs, for its own client.
+    Recent {
+        session: SessionId,
+        now_us: u64,
+        events: Vec<WorkEvent>,
+    },
 }
 
 /// Counters of one worker.
@@ -378,6 +468,11 @@ pub struct WorkerStats {
     pub name: String,
     pub backend: String,
     pub device: String,
+    pub threads: u32,
+    /// Bytes it may use for tensors.
+    pub memory: u64,
+    /// Programs that wait there or run; known to the dispatcher alone.
+    pub queued: u64,
     pub programs: u64,
     pub instructions: u64,
     pub plan_hits: u64,

@@ -104,6 +104,8 @@ pub enum WorkEvent {
     Ran(Box<Ran>),
     Carried(Carried),
     /// The steps of a plan, before the first time that their times are told.
+    /// A program of some time ago, remembered for its own client.
+    Recent(Box<Ran>),
     Steps {
         key: u64,
         steps: Vec<StepInfo>,
@@ -151,6 +153,8 @@ pub struct Gauge {
     pub memory: u64,
     pub memory_peak: u64,
     pub memory_limit: u64,
+    /// The version of the worker's program.
+    pub version: String,
     pub sessions: Vec<SessionUse>,
 }
 

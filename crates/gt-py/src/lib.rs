@@ -11,6 +11,7 @@ mod functions;
 mod nn;
 mod precision;
 mod print;
+mod seen;
 mod session;
 mod signal;
 mod source;
@@ -50,6 +51,8 @@ mod _gt {
     };
     #[pymodule_export]
     use crate::precision::{get_float32_matmul_precision, set_float32_matmul_precision};
+    #[pymodule_export]
+    use crate::seen::{_explain, _living, _take_profile, _watch, PyProfile};
     #[pymodule_export]
     use crate::session::{
         _finish, _is_host_only, _reset_peak, _save_program, _set_host_only, _shrink, _stats, _tape,

@@ -313,8 +313,7 @@ pub fn _adam_step(
 #[pyfunction]
 #[pyo3(signature = (parameters, max_norm, norm_type = 2.0))]
 pub fn clip_grad_norm_(parameters: &Bound<PyAny>, max_norm: f64, norm_type: f64) -> Result<PyTensor> {
-    let grads: Vec<Tensor> = tensors(parameters)?.iter().filter_map(Tensor::grad).collect();
-    match optim::clip_grad_norm(&grads, max_norm, norm_type)? {
+    match optim::clip_grad_norm(&tensors(parameters)?, max_norm, norm_type)? {
         Some(t) => Ok(PyTensor::new(t)),
         None => {
             Ok(PyTensor::new(gt_client::ops::create::full(gt_ir::Shape::scalar(), 0.0, gt_ir::DType::F32)?))

@@ -214,6 +214,9 @@ fn stats<'py>(py: Python<'py>, session: &Arc<Session>) -> Result<Bound<'py, PyDi
         row.set_item("name", w.name)?;
         row.set_item("backend", w.backend)?;
         row.set_item("device", w.device)?;
+        row.set_item("threads", w.threads)?;
+        row.set_item("memory", w.memory)?;
+        row.set_item("queued", w.queued)?;
         row.set_item("programs", w.programs)?;
         row.set_item("instructions", w.instructions)?;
         row.set_item("plan_hits", w.plan_hits)?;

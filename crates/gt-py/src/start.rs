@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The system inside this process, once started, and the fork generation it belongs to.
 static LOCAL: Mutex<Option<(u64, Arc<Local>)>> = Mutex::new(None);
-/// How many workers it has or will have, where somebody said so.
+/// How many workers it has or will have, where `gpu_workers` said so.
 static WORKERS: Mutex<Option<usize>> = Mutex::new(None);
 
 /// The fork generation of a data-loader worker, which makes host tensors and starts nothing (C12).
@@ -59,8 +59,16 @@ fn local() -> Result<Arc<Local>> {
         Some((generation, local)) if *generation == now => return Ok(local.clone()),
         _ => {}
     }
-    let workers = *WORKERS.lock();
-    let started = Local::start(workers.unwrap_or_else(gt_cli::local::default_workers))?;
+    let asked = *WORKERS.lock();
+    let count = match (asked, std::env::var("GT_WORKERS")) {
+        (Some(n), _) => n,
+        (None, Ok(text)) if !text.is_empty() => match text.parse() {
+            Ok(n) if n > 0 => n,
+            _ => gt_ir::bail!(Value, "GT_WORKERS: expected a number of workers, got {text:?}"),
+        },
+        (None, _) => gt_cli::local::default_workers(),
+    };
+    let started = Local::start(count)?;
     // The parent's system is not ours to end: its threads are not in this process.
     std::mem::forget(local.replace((now, started.clone())));
     Ok(started)

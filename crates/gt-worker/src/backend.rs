@@ -1,5 +1,6 @@
 //! What a worker asks of a device. The executor knows only this; `backends/` holds the devices.
 
+use crate::gang::Group;
 use gt_ir::{Error, Result, Slot, Structure, Ty};
 use gt_net::observe::{StepInfo, StepTime};
 use parking_lot::Mutex;
@@ -79,6 +80,18 @@ pub trait Plan: Send + Sync {
     /// drops those.
     fn run(&self, inputs: &mut Vec<Buffer>, slots: &[Slot]) -> Result<Vec<Buffer>, PlanError>;
 
+    /// Runs it as one rank of a gang, and notes when each step ran if a clock is given; all ranks succeed or fail together, but for a rank that dies.
+    fn run_gang(
+        &self,
+        _inputs: &mut Vec<Buffer>,
+        _slots: &[Slot],
+        _group: &dyn Group,
+        _clock: Option<&StepClock>,
+    ) -> Result<Vec<Buffer>, PlanError> {
+        let error = Error::Runtime("this backend cannot run programs together with other workers".into());
+        Err(PlanError { instr: None, error })
+    }
+
     /// Runs it as `run` does and says how many seconds each step took; empty where that cannot be told.
     fn profile(&self, _inputs: &mut Vec<Buffer>, _slots: &[Slot]) -> Result<Vec<(String, f64)>, PlanError> {
         Ok(Vec::new())
@@ -150,6 +163,12 @@ pub trait Backend: Send + Sync {
     fn memory_in_use(&self) -> (u64, u64);
     /// Makes a plan. `structure` has been checked; `types` are the types of all its values.
     fn compile(&self, structure: &Arc<Structure>, types: &[Ty], effort: Effort) -> Result<Arc<dyn Plan>>;
+    /// Called once by the thread that will run plans.
+    fn settle(&self) {}
+    /// True if its plans have `run_gang`.
+    fn gangs(&self) -> bool {
+        false
+    }
     fn upload(&self, ty: &Ty, data: HostBytes) -> Result<Buffer>;
     /// The dense bytes of a buffer where they lie, if that is host memory and all work on it is done.
     fn host_bytes<'a>(&self, _buffer: &'a Buffer) -> Option<&'a [u8]> {

@@ -3,6 +3,8 @@
 use crate::backend::{Buffer, Plan, PlanError, StepClock};
 use crate::begun::{Begun, Rest};
 use crate::finish::Closing;
+use crate::gang::Group;
+use crate::gang::seats::Seated;
 use crate::parts::InParts;
 use crate::plans::{Found, Made, Plans, Way, count_ops, panic_text};
 use crate::rescue::rescue;
@@ -61,12 +63,18 @@ impl Executor {
 
     pub fn run(mut self) {
         let core = self.core.clone();
+        core.config.backend.settle();
         loop {
             match next(&core, self.plans.owes()) {
                 Next::Stop => return,
                 Next::Spare => self.make_owed(),
                 Next::Upload(upload) => self.upload(upload),
-                Next::Item(session, Item::Run(run)) => self.program(session, run),
+                Next::Item(session, Item::Run(run)) => self.program(session, run, None),
+                Next::Item(session, Item::Gang(gang, run)) => {
+                    let seat = core.sit(gang);
+                    self.program(session, *run, Some(&seat));
+                    core.rise(gang);
+                }
                 Next::Item(session, Item::Prefix(prefix)) => self.prefix(session, prefix),
                 Next::Item(session, Item::Forget(prefix)) => {
                     let mut state = core.state.lock();
@@ -99,7 +107,7 @@ impl Executor {
     }
 
     /// Runs a program. It succeeds as a whole or changes nothing but its results' poison (C5).
-    fn program(&mut self, session: SessionId, run: Run) {
+    fn program(&mut self, session: SessionId, run: Run, seat: Option<&Seated>) {
         let Run { seq, program, prefix } = &run;
         self.core.config.backend.turn(session.0);
         let mut state = self.core.state.lock();
@@ -115,15 +123,21 @@ impl Executor {
         let begun = prefix.and_then(|id| table.take_begun(id));
         let mut inputs = match table.take_inputs(*seq, program) {
             Ok(inputs) => inputs,
-            Err(failure) => return failed(state, session, &run, None, failure, Vec::new()),
+            Err(failure) => {
+                failed(state, session, &run, None, failure.clone(), Vec::new());
+                let Failure { instr, error, .. } = failure;
+                return seat.into_iter().for_each(|s| s.fail(&PlanError { instr, error: error.clone() }));
+            }
         };
         state.watched.running = Some((session, begin));
         drop(state);
-        let (early, (found, busy, outcome)) =
-            match self.go_on(session, how, begun, program, &mut inputs.buffers) {
+        let (early, (found, busy, outcome)) = match seat {
+            Some(seat) => (false, self.together(session, how, program, &mut inputs.buffers, seat, detail)),
+            None => match self.go_on(session, how, begun, program, &mut inputs.buffers) {
                 Some(done) => (true, done),
                 None => (false, self.whole(session, how, &mut novel, program, &mut inputs.buffers, detail)),
-            };
+            },
+        };
         if self.debug || watch.work || watch.plans {
             self.describe(session, watch, &run, &found, busy, outcome.is_err());
         }
@@ -149,23 +163,27 @@ impl Executor {
             // It ended meanwhile, and what the device keeps for it goes too.
             None => self.core.config.backend.end(session.0),
         }
-        let (spent, failed_now) = match &outcome {
-            Ok(done) => (done.spent.clone(), false),
-            Err(_) => (Spent::default(), true),
-        };
+        let spent = outcome.as_ref().map_or_else(|_| Spent::default(), |done| done.spent.clone());
         let record = Record {
             session,
-            run: &run,
+            seq: *seq,
+            key: program.key,
+            instrs: program.structure.instrs.len() as u32,
             start: begin,
             took: busy,
             waited,
             planning: found.took,
             why: found.why(),
-            failed: failed_now,
+            failed: outcome.is_err(),
             begun_early: early,
             spent,
         };
-        state.watched.ran(&self.core, record, detail);
+        state.watched.running = None;
+        match state.sessions.get_mut(&session).filter(|_| self.core.config.backend.queues()) {
+            // Its time is known when the batch ends.
+            Some(table) => table.queued.push(record),
+            None => state.ran(&self.core, record, detail),
+        }
         let counters = &mut state.counters;
         let dropped = match outcome {
             Ok(Done { outs, types, ops, .. }) => {
@@ -176,7 +194,10 @@ impl Executor {
             }
             Err(PlanError { instr, error }) => {
                 drop(state);
-                let spared = rescue(&*self.core.config.backend, program, &inputs.buffers, instr);
+                let spared = match seat {
+                    Some(_) => Vec::new(),
+                    None => rescue(&*self.core.config.backend, program, &inputs.buffers, instr),
+                };
                 let failure = Failure { root: *seq, instr, error };
                 return failed(self.core.state.lock(), session, &run, Some(inputs), failure, spared);
             }
@@ -220,6 +241,31 @@ impl Executor {
         }
     }
 
+    /// Runs this worker's part of a gang. Every rank has a plan of the whole, so that all meet in the same order.
+    fn together(
+        &mut self,
+        session: SessionId,
+        how: Compiling,
+        program: &Program,
+        inputs: &mut Vec<Buffer>,
+        seat: &Seated,
+        detail: Detail,
+    ) -> (Found, Duration, Result<Done, PlanError>) {
+        let core = self.core.clone();
+        let (found, made) = self.plans.compiled(&core.config.backend, program.key, &program.structure, how);
+        let start = Instant::now();
+        let run = |made: &Made| {
+            let group = seat.group()?;
+            let (outs, spent) = run_made(&core, session, made, inputs, &program.slots, detail, Some(group))?;
+            Ok(Done { outs, types: made.outs.clone(), ops: made.ops.clone(), spent })
+        };
+        let done = made.map_err(|error| PlanError { instr: None, error }).and_then(run);
+        if let Err(error) = &done {
+            seat.fail(error);
+        }
+        (found, start.elapsed(), done)
+    }
+
     /// Runs a program from its start, by its plan or in parts.
     fn whole(
         &mut self,
@@ -241,7 +287,8 @@ impl Executor {
         let start = Instant::now();
         let done = way.map_err(|error| PlanError { instr: None, error }).and_then(|way| match way {
             Way::Whole(made) => {
-                let (outs, spent) = run_made(&self.core, session, made, inputs, &program.slots, detail)?;
+                let (outs, spent) =
+                    run_made(&self.core, session, made, inputs, &program.slots, detail, None)?;
                 Ok(Done { outs, types: made.outs.clone(), ops: made.ops.clone(), spent })
             }
             Way::Parts(parts) => {
@@ -329,7 +376,9 @@ impl Executor {
         let planning = planned - start + rest.planning;
         inputs.append(&mut rest.buffers);
         let (made, types) = match way {
-            Way::Whole(own) => (run_plan(&core, session, &*own.plan, inputs, slots, None)?, own.outs.clone()),
+            Way::Whole(own) => {
+                (run_plan(&core, session, &*own.plan, inputs, slots, None, None)?, own.outs.clone())
+            }
             Way::Parts(parts) => {
                 let clock = StepClock::start();
                 (run_parts(&core, session, &parts, &structure, inputs, slots, &clock)?, parts.outs)
@@ -398,6 +447,7 @@ impl Executor {
             spared: std::mem::take(&mut table.spared),
             compiled: std::mem::take(&mut table.compiled),
             session_bytes: table.bytes,
+            ran: std::mem::take(&mut table.queued),
             done: None,
         };
         drop(state);
@@ -421,11 +471,13 @@ fn run_plan(
     inputs: &mut Vec<Buffer>,
     slots: &[Slot],
     clock: Option<&StepClock>,
+    group: Option<&dyn Group>,
 ) -> Result<Vec<Buffer>, PlanError> {
     core.reserve(session, plan.reserve()).map_err(|error| PlanError { instr: None, error })?;
-    let run = AssertUnwindSafe(|| match clock {
-        Some(clock) => plan.run_timed(inputs, slots, clock),
-        None => plan.run(inputs, slots),
+    let run = AssertUnwindSafe(|| match (group, clock) {
+        (Some(group), clock) => plan.run_gang(inputs, slots, group, clock),
+        (None, Some(clock)) => plan.run_timed(inputs, slots, clock),
+        (None, None) => plan.run(inputs, slots),
     });
     catch_unwind(run).unwrap_or_else(|panic| {
         let error = Error::Runtime(format!("the program panicked: {}", panic_text(&*panic)));
@@ -441,13 +493,14 @@ fn run_made(
     inputs: &mut Vec<Buffer>,
     slots: &[Slot],
     detail: Detail,
+    group: Option<&dyn Group>,
 ) -> Result<(Vec<Buffer>, Spent), PlanError> {
     if !made.timed.is_due() && detail < Detail::Kernels {
-        let outs = run_plan(core, session, &*made.plan, inputs, slots, None)?;
+        let outs = run_plan(core, session, &*made.plan, inputs, slots, None, group)?;
         return Ok((outs, made.timed.known(&made.structure)));
     }
     let clock = StepClock::start();
-    let outs = run_plan(core, session, &*made.plan, inputs, slots, Some(&clock))?;
+    let outs = run_plan(core, session, &*made.plan, inputs, slots, Some(&clock), group)?;
     Ok((outs, made.timed.note(&*made.plan, &made.structure, clock)))
 }
 
@@ -496,7 +549,9 @@ fn next(core: &Core, owes: bool) -> Next {
         }
         let turn = SessionId(state.turn);
         let after = state.sessions.range((std::ops::Bound::Excluded(turn), std::ops::Bound::Unbounded));
-        let ready = after.chain(state.sessions.range(..=turn)).find(|(_, t)| t.is_ready()).map(|(id, _)| *id);
+        let gang = state.gangs.front().copied();
+        let ready =
+            after.chain(state.sessions.range(..=turn)).find(|(_, t)| t.is_ready(gang)).map(|(id, _)| *id);
         if let Some(id) = ready {
             state.turn = id.0;
             if let Some(item) = state.sessions.get_mut(&id).and_then(|t| t.queue.pop_front()) {

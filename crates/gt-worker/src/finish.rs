@@ -3,6 +3,7 @@
 
 use crate::backend::Pending;
 use crate::road::lost;
+use crate::watched::Record;
 use crate::worker::Core;
 use gt_ir::{Result, TensorId};
 use gt_net::msg::{Bytes, Compiled, Failure, Payload, SessionId, Value, WorkerMsg};
@@ -10,7 +11,7 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A value on its way to a client.
 pub(crate) enum Answer {
@@ -27,6 +28,8 @@ pub(crate) struct Closing {
     pub spared: Vec<TensorId>,
     pub compiled: Vec<Compiled>,
     pub session_bytes: u64,
+    /// Programs whose time is not known yet.
+    pub ran: Vec<Record>,
     /// The device's work, where it is only queued.
     pub done: Option<Result<Box<dyn Pending<f64>>>>,
 }
@@ -53,6 +56,19 @@ impl Finisher {
     }
 }
 
+/// Shares the time of a batch out among its programs, by their instructions; they are taken to have run one after the
+/// other until now.
+fn timed(mut ran: Vec<Record>, seconds: f64) -> Vec<Record> {
+    let all: f64 = ran.iter().map(|r| r.instrs as f64 + 1.0).sum();
+    let mut end = Instant::now();
+    for record in ran.iter_mut().rev() {
+        record.took = Duration::from_secs_f64(seconds * (record.instrs as f64 + 1.0) / all);
+        record.start = end.checked_sub(record.took).unwrap_or(end);
+        end = record.start;
+    }
+    ran
+}
+
 impl Closing {
     /// Waits for all that was queued and tells the dispatcher.
     pub fn finish(mut self, core: &Core) {
@@ -63,6 +79,10 @@ impl Closing {
                 state.counters.busy_seconds += seconds;
                 if let Some(table) = state.sessions.get_mut(&self.session) {
                     table.busy += Duration::from_secs_f64(seconds.max(0.0));
+                }
+                let detail = state.detail(self.session);
+                for record in timed(std::mem::take(&mut self.ran), seconds.max(0.0)) {
+                    state.ran(core, record, detail);
                 }
             }
             // Nothing is known of what the programs have come to.

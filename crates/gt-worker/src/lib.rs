@@ -12,6 +12,7 @@ mod better;
 mod executor;
 mod family;
 mod finish;
+pub mod gang;
 mod parts;
 mod plans;
 mod relay;

@@ -115,6 +115,32 @@ impl Plans {
         (found, way)
     }
 
+    /// The plan of a whole program, made if it is not there, whatever else is known of it.
+    pub fn compiled(
+        &mut self,
+        backend: &Arc<dyn Backend>,
+        key: u64,
+        structure: &Arc<Structure>,
+        how: Compiling,
+    ) -> (Found, Result<&Made>) {
+        let mut found = self.begin();
+        let effort = match how.auto() {
+            false => Effort::Apart,
+            true if how.at_once() => Effort::Full,
+            true => Effort::Quick,
+        };
+        let done = if self.hit(backend, key, structure, effort) {
+            found.hits += 1;
+            Ok(())
+        } else {
+            found.misses += 1;
+            found.why = Some(self.why_missed(key, structure));
+            self.make(backend, key, structure, effort, how, &mut found).map(|_| ())
+        };
+        found.kept = self.made.len() as u64;
+        (found, done.and_then(|()| self.made.get(&key).ok_or_else(gone)))
+    }
+
     /// The parts of a program that is not compiled whole.
     pub fn op_by_op(
         &mut self,

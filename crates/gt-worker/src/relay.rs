@@ -179,7 +179,7 @@ impl Core {
             self.reserve(session, expected).and_then(|()| bytes.try_reserve_exact(expected).map_err(full))
         };
         if let Err(error) = room {
-            let unwanted = self.state.lock().fulfil(session, tensor, Entry::Poisoned(lost(error.clone())));
+            let unwanted = self.fulfil(session, tensor, Entry::Poisoned(lost(error.clone())));
             drop(unwanted);
             self.told.fetch_add(1, Ordering::Release);
             self.wake.notify_one();

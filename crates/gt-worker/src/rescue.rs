@@ -4,7 +4,8 @@
 //! lost with it.
 
 use crate::backend::{Backend, Buffer, Effort};
-use gt_ir::{Arg, Input, Instr, Program, Structure, Ty};
+use gt_ir::program::Without;
+use gt_ir::{Program, Ty};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -22,7 +23,8 @@ pub fn rescue(
     let starts = program.structure.starts();
     let mut lost = vec![false; starts[starts.len() - 1] as usize];
     for _ in 0..TRIES {
-        let Some((structure, kept, outs)) = without(&program.structure, &starts, &mut lost, failed as usize)
+        let Some(Without { structure, kept, outs }) =
+            program.structure.without(&starts, &mut lost, failed as usize)
         else {
             return Vec::new();
         };
@@ -46,45 +48,4 @@ pub fn rescue(
         }
     }
     Vec::new()
-}
-
-/// The structure without an instruction and all that depends on it; which instructions are left, and which live-outs.
-fn without(
-    s: &Structure,
-    starts: &[u32],
-    lost: &mut [bool],
-    failed: usize,
-) -> Option<(Structure, Vec<u32>, Vec<usize>)> {
-    let mut next = s.inputs.len() as u32;
-    *lost.get_mut(*starts.get(failed)? as usize)? = true;
-    let mut number: Vec<u32> = (0..next).collect();
-    let mut kept = Vec::new();
-    let mut instrs = Vec::new();
-    for (i, instr) in s.instrs.iter().enumerate() {
-        let reads_lost = |arg: &Arg| matches!(arg, Arg::Value(v) if lost[*v as usize]);
-        let results = starts[i] as usize..starts[i + 1] as usize;
-        if lost[starts[i] as usize] || instr.args.iter().any(reads_lost) {
-            lost[results.clone()].fill(true);
-            number.extend(results.map(|_| u32::MAX));
-            continue;
-        }
-        let args = instr.args.iter().map(|arg| match *arg {
-            Arg::Value(v) => Arg::Value(number[v as usize]),
-            other => other,
-        });
-        let args = args.collect();
-        for _ in results {
-            number.push(next);
-            next += 1;
-        }
-        kept.push(i as u32);
-        instrs.push(Instr { op: instr.op.clone(), args });
-    }
-    let outs: Vec<usize> = (0..s.outs.len()).filter(|&k| !lost[s.outs[k] as usize]).collect();
-    if outs.is_empty() {
-        return None;
-    }
-    let inputs = s.inputs.iter().map(|i| Input { ty: i.ty.clone(), dies: false }).collect();
-    let live = outs.iter().map(|&k| number[s.outs[k] as usize]).collect();
-    Some((Structure { inputs, instrs, outs: live, slots: s.slots, ..Default::default() }, kept, outs))
 }

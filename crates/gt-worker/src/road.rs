@@ -1,7 +1,9 @@
 //! The worker's bytes on their way: values for clients, copies for other workers, uploads from both (C11).
 
-use crate::backend::{Buffer, HostBytes};
+use crate::backend::{Buffer, HostBytes, PlanError};
 use crate::finish::Answer;
+use crate::gang::post::LETTER;
+use crate::gang::seats::Seated;
 use crate::plans::panic_text;
 use crate::table::Entry;
 use crate::worker::{Arrived, Core, Promised, State, Upload};
@@ -28,9 +30,14 @@ pub(crate) enum Job {
     Stats {
         req: u64,
     },
+    /// Tells the ranks of a gang that this one will not come: its session has ended.
+    Excuse(Seated),
     Gauge,
     /// Bytes for the device.
     Upload(Box<Upload>),
+    Recent {
+        session: SessionId,
+    },
     Stop,
 }
 
@@ -55,8 +62,17 @@ pub(crate) fn run(core: &Core, jobs: &Receiver<Job>) {
                 core.told.fetch_add(1, Ordering::Release);
                 core.wake.notify_one();
             }
+            Job::Excuse(seat) => {
+                let error = Error::Runtime("the session has ended".into());
+                seat.fail(&PlanError { instr: None, error });
+            }
             Job::Gauge => (core.say)(WorkerMsg::Gauge(Box::new(core.gauge()))),
-            Job::Stats { req } => (core.say)(WorkerMsg::Stats { req, stats: core.stats() }),
+            Job::Recent { session } => (core.say)(core.recent(session)),
+            Job::Stats { req } => {
+                // Whoever asks may wait for what has happened so far.
+                core.tell_events();
+                (core.say)(WorkerMsg::Stats { req, stats: core.stats() });
+            }
             Job::Send(parcel) => {
                 let Parcel { session, tensor, goal, to, what } = *parcel;
                 let (start, bytes) = (Instant::now(), what.as_ref().map_or(0, |(_, b)| b.bytes() as u64));
@@ -135,7 +151,7 @@ impl Core {
             Ok(buffer) => Entry::Here { ty, buffer },
             Err(error) => Entry::Poisoned(Failure { root: 0, instr: None, error }),
         };
-        let unwanted = self.state.lock().fulfil(session, tensor, entry);
+        let unwanted = self.fulfil(session, tensor, entry);
         drop(unwanted);
         self.carried(session, tensor, bytes, true, start);
     }
@@ -180,7 +196,9 @@ impl Core {
     ) -> Result<Answer, Failure> {
         let Some((endpoint, key)) = self.plane.get().filter(|_| ty.bytes() > INLINE_BYTES) else {
             if !self.config.backend.queues() {
-                return self.to_host(&buffer).map(|b| Answer::Here(Payload::Inline(b))).map_err(lost);
+                let bytes = self.to_host(&buffer).map_err(lost)?;
+                self.carriage.outward.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                return Ok(Answer::Here(Payload::Inline(bytes)));
             }
             let fetch = || self.config.backend.fetch(&buffer);
             let coming = catch_unwind(AssertUnwindSafe(fetch)).unwrap_or_else(|panic| {
@@ -227,6 +245,9 @@ pub(crate) struct Store(pub Arc<Core>);
 
 impl BulkStore for Store {
     fn put(&self, ticket: &Ticket, bytes: BulkBytes) -> Result<(), String> {
+        if ticket.session & LETTER != 0 {
+            return self.0.letters.take(bytes);
+        }
         let (session, tensor) = (SessionId(ticket.session), TensorId(ticket.tensor));
         let core = &self.0;
         let mut state = core.state.lock();
@@ -249,12 +270,13 @@ impl BulkStore for Store {
         };
         drop(state);
         let start = Instant::now();
-        core.carried(session, tensor, ty.bytes() as u64, true, start);
+        let bytes_in = ty.bytes() as u64;
         let entry = match core.to_device(session, &ty, HostBytes::Shared(Box::new(Arrived(bytes)))) {
             Ok(buffer) => Entry::Here { ty, buffer },
             Err(error) => Entry::Poisoned(lost(error)),
         };
-        let unwanted = core.state.lock().fulfil(session, tensor, entry);
+        let unwanted = core.fulfil(session, tensor, entry);
+        core.carried(session, tensor, bytes_in, true, start);
         core.wake.notify_one();
         drop(unwanted);
         Ok(())

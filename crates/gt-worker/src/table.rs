@@ -2,13 +2,14 @@
 
 use crate::backend::Buffer;
 use crate::begun::Begun;
+use crate::watched::Record;
 use foldhash::fast::FixedState;
 use gt_ir::{Error, Program, TensorId, Ty};
 use gt_net::bulk::{Endpoint, Ticket};
 use gt_net::compiling::Compiling;
-use gt_net::msg::{Batch, Compiled, Failure, Fetch, Prefix, Run, WorkerId};
+use gt_net::msg::{Batch, Compiled, Failure, Fetch, Gang, Prefix, Run, WorkerId};
 use gt_net::observe::Detail;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 /// A tensor of a session.
@@ -28,6 +29,8 @@ pub enum Entry {
 /// A step of a session's work.
 pub enum Item {
     Run(Run),
+    /// A program that other workers run at the same time.
+    Gang(Gang, Box<Run>),
     Prefix(Prefix),
     /// Drops what was kept of a prefix.
     Forget(u64),
@@ -51,6 +54,8 @@ const MAX_BEGUN: usize = 64;
 pub struct SessionTable {
     entries: HashMap<TensorId, Entry, FixedState>,
     pub queue: VecDeque<Item>,
+    /// Tensors whose arrival the dispatcher wants to hear of.
+    pub tell: HashSet<TensorId, FixedState>,
     /// What prefixes have come to, by their numbers.
     begun: HashMap<u64, Begun, FixedState>,
     /// Bytes of the tensors that are here, and of what prefixes keep.
@@ -63,6 +68,9 @@ pub struct SessionTable {
     pub arrived: VecDeque<Instant>,
     /// How closely its client watches.
     pub detail: Detail,
+    /// Its last programs, and those whose time is not known yet.
+    pub recent: VecDeque<Record>,
+    pub queued: Vec<Record>,
     /// What the next update will tell.
     pub finished: Vec<u64>,
     pub failures: Vec<(u64, Failure)>,
@@ -90,7 +98,18 @@ pub struct Inputs {
     pub dying: Vec<Option<Ty>>,
 }
 
+/// Programs remembered per session.
+const MAX_RECENT: usize = 128;
+
 impl SessionTable {
+    /// Remembers a program that has run.
+    pub fn remember(&mut self, record: Record) {
+        if self.recent.len() == MAX_RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(record);
+    }
+
     pub fn push_batch(&mut self, batch: Batch) {
         if !batch.runs.is_empty() {
             self.arrived.extend(std::iter::repeat_n(Instant::now(), batch.runs.len()));
@@ -145,12 +164,13 @@ impl SessionTable {
         self.entries.len() + self.begun.len()
     }
 
-    /// True if the next step waits for nothing.
-    pub fn is_ready(&self) -> bool {
+    /// True if the next step waits for nothing. Gangs start in their order, of which `gang` is next (C9).
+    pub fn is_ready(&self, gang: Option<u64>) -> bool {
         let there = |id: &TensorId| self.waits_for(*id).is_none();
         match self.queue.front() {
             None => false,
             Some(Item::Run(run)) => run.program.inputs.iter().all(there),
+            Some(Item::Gang(of, run)) => gang == Some(of.number) && run.program.inputs.iter().all(there),
             Some(Item::Prefix(prefix)) => prefix.program.inputs.iter().all(there),
             Some(Item::Forget(_)) => true,
             Some(Item::Close { fetches, .. }) => fetches.iter().all(|f| there(&f.tensor)),

@@ -3,8 +3,8 @@
 use crate::timing::Spent;
 use crate::worker::{Core, State};
 use gt_ir::{Family, TensorId};
-use gt_net::msg::{Run, SessionId, WorkerMsg};
-use gt_net::observe::{Carried, Detail, Gauge, Ran, SessionUse, WorkEvent};
+use gt_net::msg::{SessionId, WorkerMsg};
+use gt_net::observe::{Carried, Detail, Gauge, Ran, SessionUse, StepTime, Timing, WorkEvent};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -37,10 +37,13 @@ pub(crate) struct Watched {
     pub failures: u64,
 }
 
-/// A program that has run, before it is told.
-pub(crate) struct Record<'a> {
+/// A program that has run.
+#[derive(Clone)]
+pub(crate) struct Record {
     pub session: SessionId,
-    pub run: &'a Run,
+    pub seq: u64,
+    pub key: u64,
+    pub instrs: u32,
     pub start: Instant,
     pub took: Duration,
     pub waited: Duration,
@@ -70,8 +73,7 @@ impl Watched {
     }
 
     /// Counts a program, and keeps what is to be told of it.
-    pub fn ran(&mut self, core: &Core, record: Record, detail: Detail) {
-        self.running = None;
+    fn ran(&mut self, core: &Core, record: &Record, detail: Detail) {
         for (sum, share) in self.families.iter_mut().zip(record.spent.shares) {
             *sum += share as f64 * record.took.as_secs_f64();
         }
@@ -81,38 +83,72 @@ impl Watched {
         }
     }
 
-    fn tell(&mut self, core: &Core, record: Record, detail: Detail) {
-        let Record { session, run, spent, .. } = record;
-        let key = run.program.key;
+    fn tell(&mut self, core: &Core, record: &Record, detail: Detail) {
+        let Record { key, spent, .. } = record;
         let mut kernels = Vec::new();
         if detail >= Detail::Kernels {
-            kernels = spent.kernels;
+            kernels.clone_from(&spent.kernels);
             if self.told.len() >= MAX_TOLD {
                 self.told.clear();
             }
-            if let Some(timing) = spent.timing.filter(|_| self.told.insert(key)) {
-                self.push(WorkEvent::Steps { key, steps: timing.steps.to_vec() });
+            if let Some(timing) = spent.timing.as_ref().filter(|_| self.told.insert(*key)) {
+                self.push(WorkEvent::Steps { key: *key, steps: timing.steps.to_vec() });
             }
         }
-        self.push(WorkEvent::Ran(Box::new(Ran {
-            session,
-            seq: run.seq,
-            key,
-            instrs: run.program.structure.instrs.len() as u32,
-            start_us: core.micros(record.start),
-            took_us: record.took.as_micros() as u64,
-            waited_us: record.waited.as_micros() as u64,
-            plan_us: record.planning.as_micros() as u64,
-            why: record.why.map(str::to_string),
-            failed: record.failed,
-            begun_early: record.begun_early,
-            shares: spent.shares,
-            kernels,
-        })));
+        self.push(WorkEvent::Ran(Box::new(record.told(core, kernels))));
     }
 }
 
+impl Record {
+    fn told(&self, core: &Core, kernels: Vec<StepTime>) -> Ran {
+        Ran {
+            session: self.session,
+            seq: self.seq,
+            key: self.key,
+            instrs: self.instrs,
+            start_us: core.micros(self.start),
+            took_us: self.took.as_micros() as u64,
+            waited_us: self.waited.as_micros() as u64,
+            plan_us: self.planning.as_micros() as u64,
+            why: self.why.map(str::to_string),
+            failed: self.failed,
+            begun_early: self.begun_early,
+            shares: self.spent.shares,
+            kernels,
+        }
+    }
+
+    /// When its steps ran: as timed, or as they ran when its plan was last timed.
+    fn kernels(&self) -> Vec<StepTime> {
+        match &self.spent.timing {
+            _ if !self.spent.kernels.is_empty() => self.spent.kernels.clone(),
+            Some(timing) => scaled(timing, self.took),
+            None => Vec::new(),
+        }
+    }
+}
+
+/// The times of a plan's steps, stretched to how long it took this time.
+fn scaled(timing: &Timing, took: Duration) -> Vec<StepTime> {
+    let end = timing.times.iter().map(|t| t.start + t.took).max().unwrap_or(0).max(1);
+    let factor = took.as_nanos() as f64 / end as f64;
+    let scale = |ns: u32| (ns as f64 * factor) as u32;
+    timing
+        .times
+        .iter()
+        .map(|t| StepTime { step: t.step, start: scale(t.start), took: scale(t.took) })
+        .collect()
+}
+
 impl State {
+    /// Counts a program whose time is known.
+    pub fn ran(&mut self, core: &Core, record: Record, detail: Detail) {
+        self.watched.ran(core, &record, detail);
+        if let Some(table) = self.sessions.get_mut(&record.session) {
+            table.remember(record);
+        }
+    }
+
     /// How closely a session is watched.
     pub fn detail(&self, session: SessionId) -> Detail {
         let own = self.sessions.get(&session).map_or(Detail::Nothing, |t| t.detail);
@@ -143,6 +179,22 @@ impl Core {
         if due {
             self.tell_events();
         }
+    }
+
+    /// What is remembered of a session's last programs.
+    pub fn recent(&self, session: SessionId) -> WorkerMsg {
+        let state = self.state.lock();
+        let records = state.sessions.get(&session).map(|t| t.recent.iter().cloned().collect::<Vec<_>>());
+        drop(state);
+        let mut events = Vec::new();
+        let mut known = HashSet::new();
+        for record in records.unwrap_or_default() {
+            if let Some(timing) = record.spent.timing.as_ref().filter(|_| known.insert(record.key)) {
+                events.push(WorkEvent::Steps { key: record.key, steps: timing.steps.to_vec() });
+            }
+            events.push(WorkEvent::Recent(Box::new(record.told(self, record.kernels()))));
+        }
+        WorkerMsg::Recent { session, now_us: self.micros(Instant::now()), events }
     }
 
     /// Counts tensor bytes that came or went.
@@ -194,6 +246,7 @@ impl Core {
             memory,
             memory_peak,
             memory_limit: backend.memory(),
+            version: env!("CARGO_PKG_VERSION").into(),
             sessions,
         }
     }

@@ -3,6 +3,8 @@
 use crate::backend::{Backend, Buffer, HostBytes};
 use crate::executor::Executor;
 use crate::finish::Finisher;
+use crate::gang::post::Letterbox;
+use crate::gang::seats::Seats;
 use crate::plans::{Found, Miss};
 use crate::relay::Relays;
 use crate::road::{self, Job, Parcel};
@@ -13,6 +15,7 @@ use gt_ir::{TensorId, Ty};
 use gt_net::bulk::{BulkBytes, Endpoint, TicketKey};
 use gt_net::compiling::Compiling;
 use gt_net::msg::{SessionId, Tidy, WorkerCmd, WorkerInfo, WorkerMsg, WorkerStats};
+use gt_net::process::Process;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -58,6 +61,8 @@ pub(crate) struct Core {
     pub relays: OnceLock<Relays>,
     /// Repeated sequences of all sessions.
     pub sequences: Arc<Mutex<Sequences>>,
+    /// What other ranks have sent to this one.
+    pub letters: Arc<Letterbox>,
     /// Where batches end whose work is only queued, by session.
     pub finishers: Mutex<HashMap<SessionId, Finisher>>,
     pub carriage: Carriage,
@@ -74,6 +79,9 @@ pub(crate) struct State {
     pub early: HashMap<(SessionId, TensorId), (BulkBytes, u64)>,
     /// Values promised by ticket: nonce -> value.
     pub promised: HashMap<u64, Promised>,
+    /// The gangs that have come and are not done, in their order.
+    pub gangs: VecDeque<u64>,
+    pub seats: Seats,
     /// The last sessions that ended; bytes that come for them are refused.
     pub ended: VecDeque<SessionId>,
     /// Whose turn was last.
@@ -132,6 +140,7 @@ impl Worker {
             plane: OnceLock::new(),
             relays: OnceLock::new(),
             sequences: Arc::default(),
+            letters: Arc::default(),
             finishers: Mutex::default(),
             carriage: Carriage::default(),
             started: Instant::now(),
@@ -160,6 +169,8 @@ impl Worker {
             memory: config.backend.memory(),
             endpoint: plane.map(|(endpoint, _)| endpoint.clone()),
             ticket_key: plane.map_or([0; 16], |(_, key)| key.0),
+            process: Process::this(),
+            gangs: config.backend.gangs(),
         }
     }
 
@@ -202,6 +213,15 @@ impl Core {
         let mut state = self.state.lock();
         match command {
             WorkerCmd::Batch { session, batch } => state.session(session).push_batch(batch),
+            WorkerCmd::Gang { session, gang, run } => {
+                state.gangs.push_back(gang.number);
+                let table = state.session(session);
+                table.arrived.push_back(Instant::now());
+                table.queue.push_back(Item::Gang(gang, Box::new(run)));
+                table.queue.push_back(Item::Close { fetches: Vec::new(), frees: Vec::new() });
+            }
+            WorkerCmd::Mesh(mesh) => state.seats.join(mesh, &self.letters),
+            WorkerCmd::Disband { mesh, error } => state.seats.disband(mesh, error),
             WorkerCmd::Prefix { session, prefix } => {
                 state.session(session).queue.push_back(Item::Prefix(prefix));
             }
@@ -216,8 +236,11 @@ impl Core {
                 let data = HostBytes::Owned(data);
                 state.uploads.push_back(Upload { session, tensor, ty, data });
             }
-            WorkerCmd::Expect { session, tensor, ty } => {
+            WorkerCmd::Expect { session, tensor, ty, tell } => {
                 let table = state.session(session);
+                if tell {
+                    table.tell.insert(tensor);
+                }
                 if table.get(tensor).is_none() {
                     table.insert(tensor, Entry::Waiting { ty: ty.clone() });
                 }
@@ -256,6 +279,11 @@ impl Core {
                 state.watched.watch(all);
             }
             WorkerCmd::Observe { session: None, detail } => state.watched.watch(detail),
+            WorkerCmd::Recent { session } => {
+                drop(state);
+                let _ = self.jobs.lock().send(Job::Recent { session });
+                return;
+            }
             WorkerCmd::Gauge => {
                 drop(state);
                 let _ = self.jobs.lock().send(Job::Gauge);
@@ -264,6 +292,7 @@ impl Core {
             WorkerCmd::Compile { session, how } => state.session(session).compiling = how,
             WorkerCmd::End { session } => {
                 let table = state.sessions.remove(&session);
+                let excuses = state.drop_gangs(table.as_ref());
                 state.early.retain(|(s, _), _| *s != session);
                 state.promised.retain(|_, p| p.session != session);
                 if state.ended.len() == ENDED {
@@ -272,6 +301,9 @@ impl Core {
                 state.ended.push_back(session);
                 drop(state);
                 drop(table);
+                for excuse in excuses {
+                    let _ = self.jobs.lock().send(excuse);
+                }
                 self.finishers.lock().remove(&session);
                 self.config.backend.end(session.0);
                 if let Some(relays) = self.relays.get() {
@@ -298,6 +330,19 @@ impl Core {
         self.wake.notify_one();
     }
 
+    /// Fulfils or poisons a tensor whose bytes were on their way, and says so if that was asked for. The entry comes
+    /// back if nobody waits any more.
+    pub fn fulfil(&self, session: SessionId, tensor: TensorId, entry: Entry) -> Option<Entry> {
+        let mut state = self.state.lock();
+        let unwanted = state.fulfil(session, tensor, entry);
+        let told = state.sessions.get_mut(&session).is_some_and(|t| t.tell.remove(&tensor));
+        drop(state);
+        if told {
+            (self.say)(WorkerMsg::Arrived { session, tensor });
+        }
+        unwanted
+    }
+
     pub fn stats(&self) -> WorkerStats {
         let backend = &self.config.backend;
         let (bytes_in_use, bytes_peak) = backend.memory_in_use();
@@ -309,6 +354,9 @@ impl Core {
             name: self.config.name.clone(),
             backend: backend.name().into(),
             device: backend.device(),
+            threads: self.config.threads,
+            memory: backend.memory(),
+            queued: 0,
             programs: c.programs,
             instructions: c.instructions,
             plan_hits: c.plan_hits,

@@ -47,7 +47,7 @@ impl Rig {
         };
         let read = |p| match p {
             Payload::Inline(bytes) => to_ints(&bytes),
-            Payload::Bulk { .. } => panic!("no bulk plane here"),
+            Payload::Bulk { .. } | Payload::Pieces(_) => panic!("no bulk plane here"),
         };
         Update {
             session,
@@ -145,7 +145,7 @@ fn out_of_memory_fails_one_program_and_says_how_much() {
 fn a_session_that_waits_holds_up_nobody_else() {
     let rig = rig(1 << 20);
     let (a, b) = (SessionId(1), SessionId(2));
-    rig.worker.handle(WorkerCmd::Expect { session: a, tensor: TensorId(1), ty: ints(2) });
+    rig.worker.handle(WorkerCmd::Expect { session: a, tensor: TensorId(1), ty: ints(2), tell: false });
     rig.batch(a, 1, vec![scale(2, 1, 3, false, 2)], &[2], &[]);
     rig.batch(b, 1, vec![full(2, 1, 1)], &[1], &[]);
     assert_eq!(rig.update().session, b);
@@ -157,7 +157,7 @@ fn a_session_that_waits_holds_up_nobody_else() {
 #[test]
 fn a_tensor_that_can_no_longer_come_fails_who_waits_for_it() {
     let rig = rig(1 << 20);
-    rig.worker.handle(WorkerCmd::Expect { session: S, tensor: TensorId(1), ty: ints(2) });
+    rig.worker.handle(WorkerCmd::Expect { session: S, tensor: TensorId(1), ty: ints(2), tell: false });
     rig.batch(S, 1, vec![scale(2, 1, 3, false, 2)], &[2], &[]);
     let failure = Failure { root: 0, instr: None, error: Error::Connection("gone".into()) };
     rig.worker.handle(WorkerCmd::Poison { session: S, tensor: TensorId(1), failure: failure.clone() });

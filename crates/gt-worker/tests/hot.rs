@@ -60,7 +60,7 @@ impl Rig {
         }
         let read = |p| match p {
             Payload::Inline(bytes) => bytes,
-            Payload::Bulk { .. } => panic!("no bulk plane here"),
+            Payload::Bulk { .. } | Payload::Pieces(_) => panic!("no bulk plane here"),
         };
         values.into_iter().map(|v| v.result.map(read)).collect()
     }

@@ -43,7 +43,8 @@ mod tests {
     #[test]
     fn sizes_and_times_are_short() {
         assert_eq!(bytes(0.0), "0 B");
-        assert_eq!(bytes(1023.0), "1.0 KB");
+        assert_eq!(bytes(1023.0), "1023 B");
+        assert_eq!(bytes(1024.0), "1.0 KB");
         assert_eq!(bytes(4_000_000.0), "3.8 MB");
         assert_eq!(bytes(17.0 * 1024f64.powi(3)), "17.0 GB");
         assert_eq!(count(999.0), "999");

@@ -3,6 +3,7 @@
 use crate::Tensor;
 use crate::autograd::{GradMode, Var, record_all};
 use crate::current::current_stream;
+use crate::signal;
 use gt_ir::{Binary, Op, Operand, Operands, Result, bail};
 use std::collections::BTreeMap;
 
@@ -83,13 +84,13 @@ pub fn sgd_step(
     }
     let _mode = GradMode::set(false);
     let momentum = o.momentum != 0.0;
-    for first in [false, true] {
-        // Parameters that have a speed already, then those that get one.
-        let fits = |i: &usize| grads[*i].is_some() && (momentum && buffers[*i].is_none()) == first;
-        let group: Vec<usize> = (0..params.len()).filter(fits).collect();
-        if group.is_empty() {
-            continue;
-        }
+    // What lies alike goes together: parameters that have a speed already, then those that get one.
+    let mut groups: BTreeMap<(u32, bool), Vec<usize>> = BTreeMap::new();
+    for i in (0..params.len()).filter(|&i| grads[i].is_some()) {
+        let first = momentum && buffers[i].is_none();
+        groups.entry((signal::of(&params[i]), first)).or_default().push(i);
+    }
+    for ((lies, first), group) in groups {
         let op = Op::Sgd {
             momentum,
             first,
@@ -107,7 +108,7 @@ pub fn sgd_step(
                 args.push(Operand::Val(speed.var()?));
             }
         }
-        let mut outs = record_all(op, args)?.into_iter();
+        let mut outs = signal::like(lies, true, || record_all(op, args))?.into_iter();
         for &i in &group {
             write(&params[i], outs.next())?;
             if momentum {
@@ -138,22 +139,24 @@ pub fn adam_step(
         );
     }
     let _mode = GradMode::set(false);
-    // Parameters that have taken equally many steps go together.
-    let mut groups: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    // Parameters that lie alike and have taken equally many steps go together.
+    let mut groups: BTreeMap<(u32, u64), Vec<usize>> = BTreeMap::new();
     for i in (0..params.len()).filter(|&i| grads[i].is_some()) {
+        let lies = signal::of(&params[i]);
         let state = match &mut states[i] {
             Some(state) => state,
             empty => {
-                let zero = || super::create::zeros_like(&params[i], None);
+                let zeros = || super::create::zeros_like(&params[i], None);
+                let zero = || signal::like(lies, true, zeros);
                 let largest = if o.amsgrad { Some(zero()?) } else { None };
                 empty.insert(AdamState { step: 0, mean: zero()?, square: zero()?, largest })
             }
         };
         state.step += 1;
-        groups.entry(state.step).or_default().push(i);
+        groups.entry((lies, state.step)).or_default().push(i);
     }
     let (b1, b2) = o.betas;
-    for (step, group) in groups {
+    for ((lies, step), group) in groups {
         let t = step as f64;
         let shrink = if o.decoupled { 1.0 - o.lr * o.weight_decay } else { o.weight_decay };
         let numbers = [
@@ -181,7 +184,7 @@ pub fn adam_step(
                     args.push(Operand::Val(t.var()?));
                 }
             }
-            let mut outs = record_all(op, args)?.into_iter();
+            let mut outs = signal::like(lies, true, || record_all(op, args))?.into_iter();
             for &i in &group {
                 let Some(state) = &states[i] else { continue };
                 for t in [&params[i], &state.mean, &state.square].into_iter().chain(&state.largest) {
@@ -193,12 +196,14 @@ pub fn adam_step(
     end_step(params)
 }
 
-/// Scales gradients so that their common norm is at most `max_norm`; gives the norm they had.
-pub fn clip_grad_norm(grads: &[Tensor], max_norm: f64, p: f64) -> Result<Option<Tensor>> {
+/// Scales the gradients of parameters so that their common norm is at most `max_norm`; gives the norm they had.
+pub fn clip_grad_norm(params: &[Tensor], max_norm: f64, p: f64) -> Result<Option<Tensor>> {
     let _mode = GradMode::set(false);
+    // Each gradient is worked on where its parameter lies.
+    let grads: Vec<(Tensor, u32)> = params.iter().filter_map(|p| Some((p.grad()?, signal::of(p)))).collect();
     let mut norms = Vec::new();
-    for g in grads {
-        norms.push(super::reduce::norm(g, p, &[], false)?);
+    for (g, lies) in &grads {
+        norms.push(signal::like(*lies, false, || super::reduce::norm(g, p, &[], false))?);
     }
     if norms.is_empty() {
         return Ok(None);
@@ -206,8 +211,10 @@ pub fn clip_grad_norm(grads: &[Tensor], max_norm: f64, p: f64) -> Result<Option<
     let total = super::reduce::norm(&super::join::stack(&norms, 0)?, p, &[], false)?;
     let scale = super::bin(Binary::Div, max_norm, &super::bin(Binary::Add, &total, 1e-6)?)?;
     let scale = super::pointwise::clamp(&scale, None, Some(&1.0.into()))?;
-    for g in grads {
-        let scaled = super::bin(Binary::Mul, g, &super::arith::cast(&scale, g.dtype())?)?;
+    for (g, lies) in &grads {
+        let scaled = signal::like(*lies, false, || {
+            super::bin(Binary::Mul, g, &super::arith::cast(&scale, g.dtype())?)
+        })?;
         write(g, Some(scaled.var()?))?;
     }
     Ok(Some(total))

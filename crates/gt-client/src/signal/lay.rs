@@ -53,7 +53,7 @@ fn identity(tensor: &Tensor) -> Op {
 fn firm(spec: SignalSpec) -> Scope {
     let rank = least_rank(&spec.lays);
     let number = registry::number(spec);
-    Scope { forward: number, backward: number, rank, firm: true }
+    Scope { rank, ..Scope::firmly(number) }
 }
 
 /// Lays out a parameter as the patterns of a signal say, in place, and for good. True if there was something to say.
@@ -114,9 +114,23 @@ pub(crate) fn keep(cell: &Cell, value: Value) -> Result<Value> {
         return Ok(value);
     }
     let op = Op::View(View::Reshape(value.ty.shape.clone()));
-    let scope = Scope { forward: number, backward: number, rank: 0, firm: true };
+    let scope = Scope::firmly(number);
     let var = crate::autograd::Var::plain(value);
     with_scope(scope, || record(op, smallvec![Operand::Val(var)])).map(|var| var.value)
+}
+
+/// The signal by which a tensor is laid out; 0 for none.
+pub(crate) fn of(tensor: &Tensor) -> u32 {
+    tensor.cell().signal()
+}
+
+/// Runs `f` under the signal by which a tensor is laid out, firmly or where its workers are.
+pub(crate) fn like<T>(number: u32, firm: bool, f: impl FnOnce() -> T) -> T {
+    match (number, firm) {
+        (0, _) => f(),
+        (number, true) => with_scope(Scope::firmly(number), f),
+        (number, false) => with_scope(Scope::of_backward(number), f),
+    }
 }
 
 /// Which stage of a pipeline the `index`-th of `count` layers belongs to, by the name of its signal.

@@ -13,8 +13,8 @@ mod scope;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use lay::keep;
 pub use lay::{apply, lay_out, poll, stage_of};
+pub(crate) use lay::{keep, like, of};
 pub use pattern::fits;
 pub(crate) use scope::{FIRM, FIRM_IF_KEPT, mark_of, now};
 pub use scope::{Hold, Scope, current_name, enter, exit, with_scope};

@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::SystemTime;
 
 static STATE: Mutex<Option<State>> = Mutex::new(None);
-static TABLE: Mutex<Table> = Mutex::new(Table { specs: Vec::new(), numbers: HashMap::with_hasher(HASHER) });
+static TABLE: Mutex<Table> =
+    Mutex::new(Table { specs: Vec::new(), numbers: HashMap::with_hasher(HASHER), meshes: Vec::new() });
 /// How many specs there are, to be looked at without the lock.
 static KNOWN: AtomicUsize = AtomicUsize::new(0);
 /// Changes whenever a signal may have a new meaning.
@@ -48,6 +49,8 @@ type Seen = (SystemTime, u64);
 struct Table {
     specs: Vec<SignalSpec>,
     numbers: HashMap<SignalSpec, u32, FixedState>,
+    /// For each spec the number of the first one on the same mesh.
+    meshes: Vec<u32>,
 }
 
 /// The number of a spec, counted from 1.
@@ -56,6 +59,9 @@ pub fn number(spec: SignalSpec) -> u32 {
     if let Some(&known) = table.numbers.get(&spec) {
         return known;
     }
+    let same = |s: &SignalSpec| s.axes == spec.axes && s.workers == spec.workers && s.part == spec.part;
+    let mesh = table.specs.iter().position(same).unwrap_or(table.specs.len());
+    table.meshes.push(mesh as u32 + 1);
     table.specs.push(spec.clone());
     let number = table.specs.len() as u32;
     table.numbers.insert(spec, number);
@@ -74,6 +80,12 @@ pub(crate) fn news(sent: usize) -> Vec<SignalSpec> {
 /// The spec of a number.
 pub fn spec(number: u32) -> Option<SignalSpec> {
     TABLE.lock().specs.get((number as usize).checked_sub(1)?).cloned()
+}
+
+/// The number of the mesh of a spec, counted from 1; 0 for none.
+pub(super) fn mesh(number: u32) -> u32 {
+    let at = (number as usize).checked_sub(1);
+    at.and_then(|i| TABLE.lock().meshes.get(i).copied()).unwrap_or(0)
 }
 
 /// Counts changes of meaning.

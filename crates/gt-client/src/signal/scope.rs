@@ -13,6 +13,8 @@ pub struct Scope {
     pub forward: u32,
     /// The signal of its backward pass.
     pub backward: u32,
+    /// The mesh of what is recorded: a program has only one.
+    pub mesh: u32,
     /// The least rank a tensor needs to lie as the signal says.
     pub rank: u8,
     /// Everything recorded lies as the signal says, computed or not.
@@ -30,7 +32,7 @@ struct Frame {
 }
 
 thread_local! {
-    static NOW: Cell<Scope> = const { Cell::new(Scope { forward: 0, backward: 0, rank: 0, firm: false }) };
+    static NOW: Cell<Scope> = const { Cell::new(Scope { forward: 0, backward: 0, mesh: 0, rank: 0, firm: false }) };
     static FRAMES: RefCell<Vec<Frame>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -65,7 +67,13 @@ pub fn with_scope<T>(scope: Scope, f: impl FnOnce() -> T) -> T {
 impl Scope {
     /// Of this number, for what a pass over the graph records in the name of an op.
     pub fn of_backward(number: u32) -> Scope {
-        Scope { forward: number, backward: number, rank: u8::MAX, firm: false }
+        let mesh = registry::mesh(number);
+        Scope { forward: number, backward: number, mesh, rank: u8::MAX, firm: false }
+    }
+
+    /// Of this number, for what lies as another tensor does.
+    pub fn firmly(number: u32) -> Scope {
+        Scope { rank: 0, firm: true, ..Scope::of_backward(number) }
     }
 
     /// Of a signal, inside `outer`.
@@ -75,6 +83,7 @@ impl Scope {
             scope.rank = least_rank(&spec.lays);
             scope.forward = registry::number(spec);
             scope.backward = scope.forward;
+            scope.mesh = registry::mesh(scope.forward);
         }
         let backward = match backward {
             Some(name) => registry::find_or_tell(name)?,

@@ -161,9 +161,13 @@ fn adam_follows_its_recurrence() {
                 same(&p, &[x]);
             }
         }
-        let grads = [f64s(&[1], &[3.0]), f64s(&[1], &[4.0])];
-        same(&optim::clip_grad_norm(&grads, 1.0, 2.0).unwrap().unwrap(), &[5.0]);
-        same(&grads[0], &[3.0 / 5.000001]);
+        let params = [3.0, 4.0].map(|g| {
+            let p = leaf(f64s(&[1], &[0.0]));
+            p.set_grad(Some(f64s(&[1], &[g]))).unwrap();
+            p
+        });
+        same(&optim::clip_grad_norm(&params, 1.0, 2.0).unwrap().unwrap(), &[5.0]);
+        same(&params[0].grad().unwrap(), &[3.0 / 5.000001]);
         let p = f32s(&[1], &[0.0]);
         let mut none = vec![];
         let o = Sgd {

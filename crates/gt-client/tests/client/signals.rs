@@ -48,7 +48,8 @@ fn repeated_steps_under_a_signal_have_one_key() {
         for step in 0..4 {
             let loss = inside("steps", || {
                 let x = f64s(&[2, 2], &[1., 2., 3., step as f64]);
-                x.matmul(&w).unwrap().square().unwrap().sum_all().unwrap()
+                let y = x.matmul(&w).unwrap();
+                y.mul(&y).unwrap().sum().unwrap()
             });
             w.set_grad(None).unwrap();
             loss.backward().unwrap();
@@ -157,5 +158,30 @@ fn a_marked_program_is_not_begun_early() {
         });
         same(&x, &[21., 22.]);
         assert!(link.prefixes().is_empty());
+    });
+}
+
+#[test]
+fn a_program_is_on_one_mesh() {
+    register("one: {workers: [0]}\ntwo: {workers: [1]}");
+    run(|link| {
+        let w = leaf(f64s(&[2], &[1., 2.]));
+        let x = inside("one", || w.mul(2.0).unwrap());
+        let y = inside("two", || x.exp().unwrap());
+        let z = inside("one", || y.add(1.0).unwrap());
+        z.sum().unwrap().backward().unwrap();
+        let want = [1f64, 2.].map(|w| 2.0 * (2.0 * w).exp());
+        same(&w.grad().unwrap(), &want);
+        let told = link.signals();
+        let mut order = Vec::new();
+        for program in link.programs() {
+            let mut names: Vec<&str> =
+                program.structure.marks.iter().map(|m| told[m.signal as usize].name.as_str()).collect();
+            names.dedup();
+            assert!(names.len() <= 1, "{names:?}");
+            order.extend(names.first().map(|n| n.to_string()));
+        }
+        // There and back again; the sum and what follows it belong to the last.
+        assert_eq!(order, ["one", "two", "one", "two", "one"]);
     });
 }

@@ -1,6 +1,6 @@
 //! Structures that were found well formed, with the types of their values, for all sessions (C4).
 
-use gt_ir::{Program, Result, Structure, Ty, bail};
+use gt_ir::{Instr, Op, Program, Result, Structure, Ty, bail};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -36,6 +36,10 @@ impl Checked {
         }
         if program.key != program.structure.key() {
             bail!(Value, "program: its key does not belong to its structure");
+        }
+        let collective = |i: &&Instr| matches!(i.op, Op::Collective(_));
+        if let Some(instr) = program.structure.instrs.iter().find(collective) {
+            bail!(Value, "program: {} is for the dispatcher alone to write", instr.op.text());
         }
         let types: Arc<[Ty]> = program.structure.check()?.into();
         self.keep(program, types.clone());

@@ -13,13 +13,18 @@
 //! - I11 Nothing that the client must hear at once has been kept back.
 //! - I12 Without sessions, nothing is left of them.
 //! - I13 A program that was begun early, and has not come yet, was begun on a connected worker that knows of the session.
+//! - I14 A tensor that lies in pieces and has a value is held by every worker of its mesh, none of them waiting.
+//! - I15 Messages are deferred only while the session waits, for a plan that was asked for or for tensors on their way.
+//! - I16 An unanswered piece of a fetch is at a connected worker that knows of the session.
+//! - I17 An answer is kept back only while the program whose failure it tells of is unfinished.
 
+use super::gang::Wait;
 use super::{Machine, Session};
 use gt_net::msg::WorkerId;
 use std::collections::BTreeMap;
 
 impl Machine {
-    /// Checks I1 to I13; gives the first that is broken.
+    /// Checks I1 to I17; gives the first that is broken.
     pub fn check_invariants(&self) -> Result<(), String> {
         let mut loads: BTreeMap<WorkerId, (u64, u64, u64)> = BTreeMap::new();
         for session in self.sessions.values() {
@@ -48,10 +53,15 @@ impl Machine {
         for worker in s.touched.iter().chain(s.frees.keys()) {
             ensure(knows(*worker), || format!("I8: worker {}", worker.0))?;
         }
-        for (seq, pending) in &s.pending {
-            ensure(knows(pending.worker), || format!("I1: program {seq}"))?;
+        for (seq, pending) in s.pending.iter().chain(&s.added) {
+            ensure(!pending.workers.is_empty(), || format!("I1: program {seq}"))?;
+            for worker in &pending.workers {
+                ensure(knows(*worker), || format!("I1: program {seq}"))?;
+                loads.entry(*worker).or_default().0 += 1;
+            }
+        }
+        for seq in s.pending.keys() {
             ensure(*seq > s.completed() && *seq <= s.last_seq, || format!("I4: program {seq}"))?;
-            loads.entry(pending.worker).or_default().0 += 1;
         }
         ensure(s.reported <= s.completed(), || "I4: reported".into())?;
         for (id, tensor) in &s.tensors {
@@ -65,6 +75,10 @@ impl Machine {
                 loads.entry(holder.worker).or_default().1 += tensor.bytes();
             }
             ensure(tensor.poison.is_some() || tensor.source().is_some(), || broken("I5"))?;
+            if let Some(spread) = tensor.spread.as_ref().filter(|_| tensor.poison.is_none()) {
+                let held = |w: &WorkerId| tensor.holders.iter().any(|h| h.worker == *w && h.moving.is_none());
+                ensure(spread.mesh.workers.iter().all(held), || broken("I14"))?;
+            }
             ensure(tensor.freed_by == 0 || s.pending.contains_key(&tensor.freed_by), || broken("I10"))?;
         }
         for ((id, goal), copy) in &s.moves {
@@ -73,6 +87,21 @@ impl Machine {
         for (req, asked) in &s.fetches {
             ensure(knows(asked.worker), || format!("I7: request {req}"))?;
         }
+        for value in &s.late {
+            let root = value.result.as_ref().err().map(|failure| failure.root);
+            ensure(root.is_some_and(|r| s.pending.contains_key(&r)), || {
+                format!("I17: request {}", value.req)
+            })?;
+        }
+        for (req, gather) in &s.gathers {
+            let asked = gather.waiting.iter().all(|(worker, ..)| knows(*worker));
+            ensure(asked && !gather.waiting.is_empty(), || format!("I16: request {req}"))?;
+        }
+        let waits = s.waits.is_none_or(|wait| match wait {
+            Wait::Plan(ask) => self.meshes.is_asked(ask),
+            Wait::Arrivals => s.is_awaited(),
+        });
+        ensure(waits && (s.waits.is_some() || s.deferred.is_empty()), || "I15".into())?;
         for (prefix, worker) in &s.prefixes {
             ensure(knows(*worker), || format!("I13: prefix {prefix}"))?;
         }

@@ -321,7 +321,12 @@ impl Session {
                 let names = || specs.iter().map(|s| s.name.as_str()).collect::<Vec<_>>().join(" ");
                 self.note(cx, "RECV", None, "Signals", 0, names)
             }
-            ClientMsg::Stats { .. } | ClientMsg::Watch { .. } | ClientMsg::Tidy { .. } | ClientMsg::Bye => {}
+            ClientMsg::Stats { .. }
+            | ClientMsg::Watch { .. }
+            | ClientMsg::Recent
+            | ClientMsg::Tensors { .. }
+            | ClientMsg::Tidy { .. }
+            | ClientMsg::Bye => {}
         }
     }
 
@@ -348,6 +353,7 @@ impl Session {
             SessionMsg::Stats { .. }
             | SessionMsg::Log { .. }
             | SessionMsg::Snapshot(_)
+            | SessionMsg::Tensors { .. }
             | SessionMsg::Trace { .. } => {}
         }
     }
@@ -380,9 +386,17 @@ impl Session {
             WorkerCmd::Poison { tensor, failure, .. } => self.note(cx, "ERROR", to, "Poison", 0, || {
                 format!("{} {}", tensor_text(*tensor), failure_text(failure))
             }),
-            WorkerCmd::Watch { .. }
+            WorkerCmd::Gang { gang, run, .. } => self.note(cx, "WORKER_SEND", to, "Gang", 16, || {
+                let (number, seq) = (gang.number, run.seq);
+                let ops = run.program.structure.instrs.len();
+                format!("gang={number} program={seq} ops={ops} key={:04x}", run.program.key >> 48)
+            }),
+            WorkerCmd::Mesh(_)
+            | WorkerCmd::Disband { .. }
+            | WorkerCmd::Watch { .. }
             | WorkerCmd::Observe { .. }
             | WorkerCmd::Gauge
+            | WorkerCmd::Recent { .. }
             | WorkerCmd::Compile { .. }
             | WorkerCmd::End { .. }
             | WorkerCmd::Tidy { .. }
@@ -443,7 +457,7 @@ impl Session {
 fn values_bytes(values: &[Value]) -> u64 {
     let bytes = |v: &Value| match &v.result {
         Ok(Payload::Inline(data)) => data.len() as u64,
-        Ok(Payload::Bulk { .. }) | Err(_) => 64,
+        Ok(Payload::Bulk { .. } | Payload::Pieces(_)) | Err(_) => 64,
     };
     values.iter().map(bytes).sum()
 }

@@ -1,6 +1,6 @@
 //! What a client says: programs are checked, placed, and sent on with what they need.
 
-use super::session::{Asked, Holder, Move, Pending, Session, Tensor, no_workers};
+use super::session::{Asked, Holder, Move, Moved, Pending, Session, Tensor, no_workers};
 use super::{Action, Carry, Cx, Way};
 use foldhash::fast::FixedState;
 use gt_ir::{DType, Error, Program, Result, Slot, TensorId, Ty, bail};
@@ -14,9 +14,9 @@ use std::collections::{BTreeSet, HashSet};
 const MAX_PREFIXES: usize = 64;
 
 /// What one client message becomes: a batch per worker, in order of first use.
-type Parts = SmallVec<[(WorkerId, Batch); 1]>;
+pub(super) type Parts = SmallVec<[(WorkerId, Batch); 1]>;
 
-fn part(parts: &mut Parts, worker: WorkerId) -> &mut Batch {
+pub(super) fn part(parts: &mut Parts, worker: WorkerId) -> &mut Batch {
     let at = parts.iter().position(|(w, _)| *w == worker).unwrap_or_else(|| {
         parts.push((worker, Batch::default()));
         parts.len() - 1
@@ -31,7 +31,13 @@ impl Session {
         if self.logs(cx) {
             self.note_client_msg(cx, &message);
         }
-        if cx.pool.is_empty() || self.is_held() { self.hold(message, cx) } else { self.act(message, cx) }
+        if cx.pool.is_empty() || self.is_held() {
+            self.hold(message, cx)
+        } else if self.waits.is_some() && waits_its_turn(&message) {
+            self.defer(message, cx)
+        } else {
+            self.act(message, cx)
+        }
     }
 
     pub(super) fn is_held(&self) -> bool {
@@ -67,6 +73,8 @@ impl Session {
             | ClientMsg::Stats { .. }
             | ClientMsg::Tidy { .. }
             | ClientMsg::Watch { .. }
+            | ClientMsg::Recent
+            | ClientMsg::Tensors { .. }
             | ClientMsg::Bye => 64,
         };
         // A client out of credit waits for programs to finish, as one that asked does.
@@ -87,7 +95,7 @@ impl Session {
         held.messages.into_iter().try_for_each(|message| self.act(message, cx))
     }
 
-    fn act(&mut self, message: ClientMsg, cx: &mut Cx) -> Result<()> {
+    pub(super) fn act(&mut self, message: ClientMsg, cx: &mut Cx) -> Result<()> {
         match message {
             ClientMsg::Batch(batch) => self.batch(batch, cx),
             ClientMsg::Prefix(prefix) => {
@@ -106,7 +114,7 @@ impl Session {
             }
             ClientMsg::Withdraw { tensor, error } => {
                 self.withdraw(tensor, error, cx);
-                Ok(())
+                self.resume(cx)
             }
             ClientMsg::FetchRelay { req, tensor } => self.fetch_relay(req, tensor, cx),
             ClientMsg::Sync { seq } if seq > self.last_seq => {
@@ -117,16 +125,28 @@ impl Session {
                 Ok(())
             }
             // These are the machine's.
-            ClientMsg::Stats { .. } | ClientMsg::Watch { .. } | ClientMsg::Tidy { .. } | ClientMsg::Bye => {
-                Ok(())
-            }
+            ClientMsg::Stats { .. }
+            | ClientMsg::Watch { .. }
+            | ClientMsg::Recent
+            | ClientMsg::Tensors { .. }
+            | ClientMsg::Tidy { .. }
+            | ClientMsg::Bye => Ok(()),
             ClientMsg::Signals { specs } => self.add_signals(specs),
         }
     }
 
     fn batch(&mut self, batch: Batch, cx: &mut Cx) -> Result<()> {
         let mut parts = Parts::new();
-        for run in batch.runs {
+        let mut runs = batch.runs.into_iter();
+        while let Some(mut run) = runs.next() {
+            if let Some(wait) = self.prepare(&mut run.program, &mut parts, cx) {
+                // The rest comes when what it waits for has come.
+                let runs = std::iter::once(run).chain(runs).collect();
+                let rest = Batch { runs, fetches: batch.fetches, frees: batch.frees };
+                self.waits = Some(wait);
+                self.deferred.push_front(ClientMsg::Batch(rest));
+                return self.send_parts(parts, cx);
+            }
             self.run(run, &mut parts, cx)?;
         }
         for fetch in batch.fetches {
@@ -134,9 +154,13 @@ impl Session {
         }
         for id in batch.frees {
             if self.tensors.get(&id).is_some_and(|t| t.freed_by == 0) {
-                self.drop_tensor(cx, id, None);
+                self.drop_tensor(cx, id, &[]);
             }
         }
+        self.send_parts(parts, cx)
+    }
+
+    fn send_parts(&mut self, parts: Parts, cx: &mut Cx) -> Result<()> {
         for (worker, batch) in parts {
             self.send_part(worker, batch, cx);
         }
@@ -173,6 +197,12 @@ impl Session {
         });
         let (failure, types) = match checked {
             Ok((Some(failure), types)) => (failure, Some(types)),
+            Ok((None, types)) if self.is_divided(&program, &types, cx) => {
+                if let Some(id) = prefix {
+                    self.forget(id, None, cx);
+                }
+                return self.send_gang(seq, program, &types, parts, cx);
+            }
             Ok((None, types)) => match self.place(&program, cx) {
                 Some(worker) => {
                     let prefix = prefix.filter(|id| self.forget(*id, Some(worker), cx));
@@ -199,7 +229,8 @@ impl Session {
     fn prefix(&mut self, prefix: Prefix, cx: &mut Cx) {
         let Prefix { id, program } = &prefix;
         let known = self.prefixes.get(id).copied();
-        if self.spread || (known.is_none() && self.prefixes.len() >= MAX_PREFIXES) {
+        if self.spread || self.sharding.is_some() || (known.is_none() && self.prefixes.len() >= MAX_PREFIXES)
+        {
             return;
         }
         // A session gets its home with the first work that goes there.
@@ -265,7 +296,7 @@ impl Session {
         Ok(poison)
     }
 
-    fn add(&mut self, id: TensorId, tensor: Tensor, cx: &mut Cx) -> Result<()> {
+    pub(super) fn add(&mut self, id: TensorId, tensor: Tensor, cx: &mut Cx) -> Result<()> {
         if self.tensors.contains_key(&id) {
             bail!(Value, "tensor {} is written twice", id.0);
         }
@@ -293,6 +324,9 @@ impl Session {
     fn place(&mut self, program: &Program, cx: &mut Cx) -> Option<WorkerId> {
         if self.spread {
             return cx.pool.least_loaded();
+        }
+        if let Some(worker) = self.marked_place(&program.structure, cx) {
+            return Some(worker);
         }
         let home = self.home(cx)?;
         let mut bytes: SmallVec<[(WorkerId, u64); 4]> = SmallVec::new();
@@ -360,7 +394,8 @@ impl Session {
         if !here {
             program.frees.retain(|id| self.tensors.get(id).is_some_and(|t| t.is_at(worker)));
         }
-        self.pending.insert(seq, Pending { worker, outs: program.outs.clone(), frees });
+        let outs = program.outs.clone();
+        self.pending.insert(seq, Pending::new(&[worker], outs, frees));
         if let Some(state) = cx.pool.get_mut(worker) {
             state.queued += 1;
         }
@@ -369,7 +404,7 @@ impl Session {
     }
 
     /// Has a copy of a tensor brought to a worker that has none.
-    fn bring(&mut self, id: TensorId, goal: WorkerId, parts: &mut Parts, cx: &mut Cx) {
+    pub(super) fn bring(&mut self, id: TensorId, goal: WorkerId, parts: &mut Parts, cx: &mut Cx) {
         let Some(tensor) = self.tensors.get_mut(&id) else { return };
         if tensor.is_at(goal) {
             return;
@@ -385,8 +420,16 @@ impl Session {
         }
         self.counters.moves += 1;
         self.counters.moved_bytes += bytes;
+        self.remember_move(Moved {
+            at: cx.now,
+            seq: self.last_seq,
+            tensor: id,
+            bytes,
+            from: source,
+            to: goal,
+        });
         self.send_copy(id, ty.clone(), source, goal, false, cx);
-        self.tell_worker(cx, goal, WorkerCmd::Expect { session: self.id, tensor: id, ty });
+        self.tell_worker(cx, goal, WorkerCmd::Expect { session: self.id, tensor: id, ty, tell: false });
     }
 
     /// Starts a copy; `now` when it replaces one that was lost, which queued work may wait for.
@@ -417,6 +460,9 @@ impl Session {
             let result = Err((**why).clone());
             self.news.values.push(Value { req: fetch.req, result });
             return Ok(());
+        }
+        if let Some(spread) = tensor.spread.clone() {
+            return self.fetch_pieces(fetch, &spread, parts);
         }
         let at_hand = tensor.holders.iter().find(|h| parts.iter().any(|(w, _)| *w == h.worker));
         let Some(worker) = at_hand.map(|h| h.worker).or(tensor.source()) else {
@@ -465,7 +511,11 @@ impl Session {
                     );
                 };
                 self.expect_upload(id, worker, ty.clone());
-                self.tell_worker(cx, worker, WorkerCmd::Expect { session, tensor: id, ty });
+                let tell = self.sharding.is_some() || !self.signals.is_empty();
+                if tell {
+                    self.arriving.insert(id, worker);
+                }
+                self.tell_worker(cx, worker, WorkerCmd::Expect { session, tensor: id, ty, tell });
                 self.tell_client(cx, SessionMsg::Grant { tensor: id, at, ticket });
             }
         }
@@ -494,6 +544,7 @@ impl Session {
     /// Bytes that will never come: the tensor has no value, and programs that wait for it fail.
     fn withdraw(&mut self, id: TensorId, error: Error, cx: &mut Cx) {
         let Some((worker, _)) = self.take_upload(id) else { return };
+        self.arriving.remove(&id);
         let failure = Failure { root: 0, instr: None, error };
         if let Some(tensor) = self.tensors.get_mut(&id) {
             tensor.poison.get_or_insert_with(|| Box::new(failure.clone()));
@@ -517,6 +568,28 @@ impl Session {
             }
         }
         Ok(())
+    }
+}
+
+/// False for what earlier messages may still need.
+fn waits_its_turn(message: &ClientMsg) -> bool {
+    match message {
+        ClientMsg::Batch(_)
+        | ClientMsg::Upload { .. }
+        | ClientMsg::Signals { .. }
+        | ClientMsg::Sync { .. }
+        | ClientMsg::Prefix(_)
+        | ClientMsg::Forget { .. } => true,
+        ClientMsg::Relay { .. }
+        | ClientMsg::Carry { .. }
+        | ClientMsg::Withdraw { .. }
+        | ClientMsg::FetchRelay { .. }
+        | ClientMsg::Watch { .. }
+        | ClientMsg::Recent
+        | ClientMsg::Tensors { .. }
+        | ClientMsg::Tidy { .. }
+        | ClientMsg::Stats { .. }
+        | ClientMsg::Bye => false,
     }
 }
 

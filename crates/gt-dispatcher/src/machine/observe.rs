@@ -1,10 +1,12 @@
 //! Those who watch: snapshots of the whole at their intervals, and lines of the log as things happen. Nothing is asked
 //! of workers, and nothing is formatted, while nobody does.
 
+use super::log::Log;
+use super::session::Moved;
 use super::{Action, Machine, Session};
 use gt_net::msg::{SessionId, SessionMsg, WorkerCmd, WorkerId};
 use gt_net::observe::{
-    ClientView, Detail, Family, Gauge, PerFamily, Ran, Scope, Snapshot, WorkEvent, WorkerView,
+    ClientView, Detail, Family, Gauge, PerFamily, Ran, Scope, Snapshot, StepInfo, WorkEvent, WorkerView,
 };
 use std::collections::BTreeMap;
 
@@ -175,15 +177,86 @@ impl Machine {
                     Ok(())
                 }),
                 WorkEvent::Steps { key, steps } => {
-                    let text = |(i, s): (usize, &gt_net::observe::StepInfo)| {
-                        let instrs: Vec<String> = s.instrs.iter().map(u32::to_string).collect();
-                        format!("    STEP {i} {} instrs={} {}", s.family.text(), instrs.join(","), s.name)
-                    };
-                    let texts: Vec<String> = steps.iter().enumerate().map(text).collect();
-                    self.note_steps(now, worker, key, &texts, out);
+                    self.note_steps(now, worker, key, &steps_text(&steps), out)
                 }
+                // These go to their own client alone.
+                WorkEvent::Recent(_) => {}
             }
         }
+    }
+
+    /// What a worker remembers of a session, as lines for its client.
+    pub(super) fn recent(
+        &mut self,
+        now: u64,
+        worker: WorkerId,
+        session: SessionId,
+        now_us: u64,
+        events: Vec<WorkEvent>,
+        out: &mut Vec<Action>,
+    ) {
+        if !self.sessions.contains_key(&session) {
+            return;
+        }
+        let offset = self.observers.offset(worker, now_us, self.log.micros(now));
+        let whom = format!("WORKER {}", self.pool.get(worker).map_or("?", |w| w.info.name.as_str()));
+        let mut lines = Vec::new();
+        let mut log = Log::default();
+        for event in events {
+            match event {
+                WorkEvent::Recent(ran) => {
+                    let start = ran.start_us.saturating_add_signed(offset);
+                    lines.push(log.format(now, "RAN", &whom, "Program", 0, &ran_text(&ran, start)));
+                    if !ran.kernels.is_empty() {
+                        lines.push(log.format(
+                            now,
+                            "KERNELS",
+                            &whom,
+                            "Program",
+                            0,
+                            &kernels_text(&ran, start),
+                        ));
+                    }
+                }
+                WorkEvent::Steps { key, steps } => {
+                    let details = format!("key={key:016x} steps={}", steps.len());
+                    lines.push(log.format(now, "STEPS", &whom, "Plan", 0, &details));
+                    lines.extend(steps_text(&steps));
+                }
+                WorkEvent::Ran(_) | WorkEvent::Carried(_) => {}
+            }
+        }
+        out.push(Action::ToClient(session, SessionMsg::Trace { lines }));
+    }
+
+    /// Answers a client that asks about its last programs: workers tell what they remember, and here is what moved.
+    pub(super) fn ask_recent(&self, id: SessionId, out: &mut Vec<Action>) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        let mut log = Log::default();
+        let name = |worker: WorkerId| self.pool.get(worker).map_or("?", |w| w.info.name.as_str());
+        let mut text = |m: &Moved| {
+            let (tensor, from, to) = (m.tensor.0, name(m.from), name(m.to));
+            let details = format!("TENSOR[{tensor}] to {to} seq={} bytes={}", m.seq, m.bytes);
+            log.format(m.at, "MOVE", &format!("WORKER {from}"), "Send", m.bytes, &details)
+        };
+        let lines: Vec<String> = session.moved.iter().map(&mut text).collect();
+        out.push(Action::ToClient(id, SessionMsg::Trace { lines }));
+        let ask = |worker: &WorkerId| Action::ToWorker(*worker, WorkerCmd::Recent { session: id });
+        out.extend(session.touched.iter().map(ask));
+    }
+
+    /// The tensors of a session, for its client.
+    pub(super) fn tell_tensors(&self, id: SessionId, req: u64, out: &mut Vec<Action>) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        let name = |worker: WorkerId| self.pool.get(worker).map_or("?".into(), |w| w.info.name.clone());
+        let living = session.tensors.iter().filter(|(_, t)| t.poison.is_none());
+        let mut tensors: Vec<_> = living
+            .map(|(id, t)| {
+                (*id, t.ty.clone(), t.holders.iter().map(|h| name(h.worker)).collect::<Vec<String>>())
+            })
+            .collect();
+        tensors.sort_by_key(|(id, ..)| *id);
+        out.push(Action::ToClient(id, SessionMsg::Tensors { req, tensors }));
     }
 
     /// Lists a plan's steps wherever kernels are told of.
@@ -288,6 +361,15 @@ impl Session {
             waited_us: used.iter().map(|u| u.waited_us).sum(),
         }
     }
+}
+
+/// The steps of a plan, line by line.
+fn steps_text(steps: &[StepInfo]) -> Vec<String> {
+    let text = |(i, s): (usize, &StepInfo)| {
+        let instrs: Vec<String> = s.instrs.iter().map(u32::to_string).collect();
+        format!("    STEP {i} {} instrs={} {}", s.family.text(), instrs.join(","), s.name)
+    };
+    steps.iter().enumerate().map(text).collect()
 }
 
 /// A time of the log.

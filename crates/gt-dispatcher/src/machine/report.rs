@@ -1,6 +1,7 @@
 //! What workers say, what becomes of a session when one is lost, and what its client is told.
 
-use super::session::{Asked, Holder, Move, Session, no_workers};
+use super::gang::ADDED;
+use super::session::{Asked, Holder, Move, Pending, Session, no_workers};
 use super::{Action, Carry, Cx, Way};
 use gt_ir::{Error, Result, TensorId};
 use gt_net::msg::{Batch, Bytes, ClientMsg, Failure, Fetch, Payload, SessionMsg, Value, WorkerCmd, WorkerId};
@@ -23,41 +24,82 @@ impl Session {
         if self.logs(cx) {
             self.note_update(cx, worker, &finished, &values, &failures);
         }
-        failures.retain(|(seq, _)| self.pending.get(seq).is_some_and(|p| p.worker == worker));
+        failures.retain(|(seq, _)| self.unfinished(*seq).is_some_and(|p| p.workers.contains(&worker)));
         for (seq, failure) in failures {
-            self.failed(seq, failure, spared, cx);
+            self.done_at(worker, seq, Some((failure, spared.to_vec())), cx);
         }
         for seq in finished {
-            if self.pending.get(&seq).is_some_and(|p| p.worker == worker) {
-                self.succeeded(seq, cx);
-            }
+            self.done_at(worker, seq, None, cx);
         }
         for value in values {
-            if self.fetches.get(&value.req).is_some_and(|a| a.worker == worker) {
+            if self.gathers.contains_key(&value.req) {
+                self.got_piece(worker, value);
+            } else if self.fetches.get(&value.req).is_some_and(|a| a.worker == worker) {
                 self.fetches.remove(&value.req);
                 if let Ok(Payload::Bulk { .. }) = value.result {
                     self.granted(value.req, worker);
                 }
-                self.news.values.push(value);
+                self.tell_value(value);
             }
         }
     }
 
-    fn succeeded(&mut self, seq: u64, cx: &mut Cx) {
-        let Some(done) = self.pending.remove(&seq) else { return };
-        if let Some(worker) = cx.pool.get_mut(done.worker) {
+    /// An answer for the client; one that tells of a failure waits until that is known in full.
+    pub(super) fn tell_value(&mut self, value: Value) {
+        match &value.result {
+            Err(failure) if self.pending.contains_key(&failure.root) => self.late.push(value),
+            _ => self.news.values.push(value),
+        }
+    }
+
+    pub(super) fn unfinished(&mut self, seq: u64) -> Option<&mut Pending> {
+        if seq > ADDED { self.added.get_mut(&seq) } else { self.pending.get_mut(&seq) }
+    }
+
+    /// A worker is done with a program, well or badly. The program is done when all its workers are.
+    fn done_at(
+        &mut self,
+        worker: WorkerId,
+        seq: u64,
+        failure: Option<(Failure, Vec<TensorId>)>,
+        cx: &mut Cx,
+    ) {
+        let Some(pending) = self.unfinished(seq) else { return };
+        let Some(at) = pending.workers.iter().position(|w| *w == worker) else { return };
+        pending.workers.remove(at);
+        if pending.failure.is_none() {
+            pending.failure = failure;
+        }
+        let left = !pending.workers.is_empty();
+        if let Some(worker) = cx.pool.get_mut(worker) {
             worker.queued -= 1;
         }
-        for id in done.frees {
-            self.drop_tensor(cx, id, Some(done.worker));
+        if left {
+            return;
+        }
+        let map = if seq > ADDED { &mut self.added } else { &mut self.pending };
+        let Some(mut done) = map.remove(&seq) else { return };
+        match done.failure.take() {
+            None => done.frees.into_iter().for_each(|id| self.drop_tensor(cx, id, &done.ran)),
+            Some((failure, spared)) => self.failed(seq, done, failure, spared, cx),
         }
     }
 
     /// The program's results get the root cause, but for those it spared; what it would have freed stays (C5).
-    fn failed(&mut self, seq: u64, failure: Failure, spared: &[TensorId], cx: &mut Cx) {
-        let Some(done) = self.pending.remove(&seq) else { return };
-        if let Some(worker) = cx.pool.get_mut(done.worker) {
-            worker.queued -= 1;
+    fn failed(
+        &mut self,
+        seq: u64,
+        done: Pending,
+        mut failure: Failure,
+        mut spared: Vec<TensorId>,
+        cx: &mut Cx,
+    ) {
+        if let Some(origins) = done.origins.filter(|_| failure.root == seq) {
+            failure.instr = failure.instr.and_then(|i| origins.get(i as usize).copied());
+        }
+        let own = failure.root == seq && !matches!(failure.error, Error::Connection(_));
+        if let (Some(program), Some(instr), true) = (&done.program, failure.instr, own) {
+            spared = self.rescue(program, instr as usize, cx);
         }
         for id in done.outs {
             if let Some(tensor) = self.tensors.get_mut(&id).filter(|_| !spared.contains(&id)) {
@@ -69,7 +111,12 @@ impl Session {
                 tensor.freed_by = 0;
             }
         }
-        self.news.failures.push((seq, failure));
+        if seq < ADDED {
+            self.news.failures.push((seq, failure));
+            for value in std::mem::take(&mut self.late) {
+                self.tell_value(value);
+            }
+        }
     }
 
     /// A `Send` is done: the copy has arrived, or is here to be passed on, or will never come.
@@ -107,7 +154,9 @@ impl Session {
     /// A copy will never come, because the tensor has no value or only because the road is closed.
     fn copy_failed(&mut self, id: TensorId, goal: WorkerId, failure: &Failure, cx: &mut Cx) {
         let Some(tensor) = self.tensors.get_mut(&id) else { return };
-        if tensor.poison.is_none() && matches!(failure.error, Error::Connection(_)) {
+        // A program over several workers would only ask for the same copy again.
+        let again = self.waits.is_none();
+        if again && tensor.poison.is_none() && matches!(failure.error, Error::Connection(_)) {
             tensor.holders.retain(|h| h.worker != goal);
             cx.pool.release(&[Holder { worker: goal, moving: None }], tensor.bytes());
             self.frees.entry(goal).or_default().push(id);
@@ -143,14 +192,20 @@ impl Session {
         };
         self.touched.remove(&worker);
         self.frees.remove(&worker);
+        self.arriving.retain(|_, at| *at != worker);
         self.prefixes.retain(|_, at| *at != worker);
         if self.home == Some(worker) {
             self.home = None;
         }
-        let unfinished: Vec<u64> =
-            self.pending.iter().filter(|(_, p)| p.worker == worker).map(|(seq, _)| *seq).collect();
+        let unfinished: Vec<u64> = self
+            .pending
+            .iter()
+            .chain(&self.added)
+            .filter(|(_, p)| p.workers.contains(&worker))
+            .map(|(seq, _)| *seq)
+            .collect();
         for seq in unfinished {
-            self.failed(seq, why(seq), &[], cx);
+            self.done_at(worker, seq, Some((why(seq), Vec::new())), cx);
         }
         self.moves.retain(|(_, goal), _| *goal != worker);
         let mut ids: Vec<TensorId> =
@@ -159,7 +214,7 @@ impl Session {
         for id in ids {
             let Some(tensor) = self.tensors.get_mut(&id) else { continue };
             tensor.holders.retain(|h| h.worker != worker);
-            if tensor.source().is_none() {
+            if tensor.source().is_none() || tensor.spread.is_some() {
                 tensor.poison.get_or_insert_with(|| Box::new(why(0)));
             }
         }
@@ -177,6 +232,16 @@ impl Session {
         for (req, tensor) in asked {
             self.fetches.remove(&req);
             self.ask_again(req, tensor, why(0), cx);
+        }
+        let asked: Vec<u64> = self
+            .gathers
+            .iter()
+            .filter(|(_, g)| g.waiting.iter().any(|(w, ..)| *w == worker))
+            .map(|(req, _)| *req)
+            .collect();
+        for req in asked {
+            self.gathers.remove(&req);
+            self.news.values.push(Value { req, result: Err(why(0)) });
         }
         let (lost, kept): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.relays).into_iter().partition(|(w, _, _)| *w == worker);
@@ -196,7 +261,11 @@ impl Session {
             failure = tensor.poison.as_deref().cloned().unwrap_or(failure);
         }
         match source {
-            Some(source) => self.send_copy(id, ty, source, goal, true, cx),
+            Some(source) => {
+                // What is still being put together there is sent after that.
+                let now = !self.added.values().any(|p| p.outs.contains(&id));
+                self.send_copy(id, ty, source, goal, now, cx)
+            }
             None => self.tell_worker(cx, goal, WorkerCmd::Poison { session: self.id, tensor: id, failure }),
         }
     }

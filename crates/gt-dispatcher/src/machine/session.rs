@@ -1,15 +1,18 @@
 //! One client's session: its tensors, its unfinished programs, and what is on its way to and from workers.
 
 use super::Cx;
+use super::gang::{ADDED, Sharding, Wait};
 use super::log::Log;
+use super::mesh::Mesh;
 use super::signals::Signals;
 use foldhash::fast::FixedState;
-use gt_ir::{Error, Result, TensorId, Ty};
+use gt_ir::{Error, Layout, Program, Result, TensorId, Ty};
 use gt_net::compiling::Compiling;
-use gt_net::msg::{ClientMsg, Failure, SessionId, SessionMsg, Value, WorkerCmd, WorkerId};
+use gt_net::msg::{ClientMsg, Failure, Piece, SessionId, SessionMsg, Value, WorkerCmd, WorkerId};
 use gt_net::observe::Detail;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
 
 use super::Action;
 
@@ -32,11 +35,20 @@ pub struct Tensor {
     pub freed_by: u64,
     /// The last program that read it.
     pub read_by: u64,
+    /// How it lies on a mesh, if no worker has all of it; its holders are the mesh's workers.
+    pub spread: Option<Spread>,
+}
+
+/// How a tensor lies on the workers of a mesh.
+#[derive(Clone, Debug)]
+pub struct Spread {
+    pub mesh: Arc<Mesh>,
+    pub layout: Layout,
 }
 
 impl Tensor {
     pub fn new(ty: Ty) -> Tensor {
-        Tensor { ty, holders: SmallVec::new(), poison: None, freed_by: 0, read_by: 0 }
+        Tensor { ty, holders: SmallVec::new(), poison: None, freed_by: 0, read_by: 0, spread: None }
     }
 
     pub fn is_at(&self, worker: WorkerId) -> bool {
@@ -48,8 +60,10 @@ impl Tensor {
         self.holders.iter().find(|h| h.moving.is_none()).map(|h| h.worker)
     }
 
+    /// Bytes at one holder, on average.
     pub fn bytes(&self) -> u64 {
-        self.ty.bytes() as u64
+        let parts = self.spread.as_ref().map_or(1, |s| s.mesh.workers.len() as u64);
+        self.ty.bytes() as u64 / parts
     }
 }
 
@@ -60,13 +74,51 @@ pub(super) struct Move {
     pub ty: Ty,
 }
 
-/// A program sent to a worker and not reported as finished.
+/// A copy that was brought to a worker, remembered for whoever asks why.
+#[derive(Debug)]
+pub(super) struct Moved {
+    pub at: u64,
+    /// The program that needed it.
+    pub seq: u64,
+    pub tensor: TensorId,
+    pub bytes: u64,
+    pub from: WorkerId,
+    pub to: WorkerId,
+}
+
+/// Copies remembered.
+const MAX_MOVED: usize = 256;
+
+/// A program sent to workers and not reported as finished by all of them.
 #[derive(Debug)]
 pub(super) struct Pending {
-    pub worker: WorkerId,
+    /// The workers that have not reported, and all of them.
+    pub workers: SmallVec<[WorkerId; 1]>,
+    pub ran: SmallVec<[WorkerId; 1]>,
+    /// Why it failed, so far; and what it could spare.
+    pub failure: Option<(Failure, Vec<TensorId>)>,
+    /// For a program that was divided: the instruction of the whole that each of its own belongs to.
+    pub origins: Option<Arc<Vec<u32>>>,
+    /// And the whole program itself, to be run again without what failed.
+    pub program: Option<Box<Program>>,
     pub outs: Vec<TensorId>,
     /// What it frees if it succeeds, dying inputs included.
     pub frees: Vec<TensorId>,
+}
+
+impl Pending {
+    pub fn new(workers: &[WorkerId], outs: Vec<TensorId>, frees: Vec<TensorId>) -> Pending {
+        let workers = SmallVec::from_slice(workers);
+        Pending { ran: workers.clone(), workers, failure: None, origins: None, program: None, outs, frees }
+    }
+}
+
+/// A fetch of a tensor that lies on several workers.
+#[derive(Debug)]
+pub(super) struct Gather {
+    /// Who has not answered, and where their pieces begin and end.
+    pub waiting: Vec<(WorkerId, Vec<u64>, Vec<u64>)>,
+    pub got: Vec<Piece>,
 }
 
 /// A fetch that a worker has not answered.
@@ -139,6 +191,19 @@ pub struct Session {
     /// Where programs were begun that have not come yet, by the number of their prefix.
     pub(super) prefixes: BTreeMap<u64, WorkerId>,
     pub(super) fetches: BTreeMap<u64, Asked>,
+    pub(super) gathers: BTreeMap<u64, Gather>,
+    /// How its programs are divided over workers, if they are (`GT_AUTO_SHARD`).
+    pub(super) sharding: Option<Sharding>,
+    /// Programs the dispatcher itself has added, by numbers far above the client's.
+    pub(super) added: BTreeMap<u64, Pending>,
+    pub(super) last_added: u64,
+    /// Answers that tell of a failure which not all workers of its program have reported: the failure itself goes first.
+    pub(super) late: Vec<Value>,
+    /// Messages that wait for `waits`.
+    pub(super) deferred: VecDeque<ClientMsg>,
+    /// Uploads whose bytes are not at their worker yet, where that matters.
+    pub(super) arriving: BTreeMap<TensorId, WorkerId>,
+    pub(super) waits: Option<Wait>,
     /// Copies on their way, by tensor and goal.
     pub(super) moves: BTreeMap<(TensorId, WorkerId), Move>,
     /// Values asked for as bytes in a message: (worker, tensor, request).
@@ -161,6 +226,8 @@ pub struct Session {
     /// When `completed` last grew, and to what.
     pub(super) progress: (u64, u64),
     pub(super) counters: Counters,
+    /// The last copies.
+    pub(super) moved: VecDeque<Moved>,
 }
 
 /// Answers remembered in `granted`.
@@ -201,6 +268,14 @@ impl Session {
             pending: BTreeMap::new(),
             prefixes: BTreeMap::new(),
             fetches: BTreeMap::new(),
+            gathers: BTreeMap::new(),
+            sharding: Sharding::read(&var)?,
+            added: BTreeMap::new(),
+            last_added: ADDED,
+            late: Vec::new(),
+            deferred: VecDeque::new(),
+            arriving: BTreeMap::new(),
+            waits: None,
             moves: BTreeMap::new(),
             relays: Vec::new(),
             granted: VecDeque::new(),
@@ -214,7 +289,15 @@ impl Session {
             sync: None,
             progress: (0, 0),
             counters: Counters::default(),
+            moved: VecDeque::new(),
         })
+    }
+
+    pub(super) fn remember_move(&mut self, moved: Moved) {
+        if self.moved.len() == MAX_MOVED {
+            self.moved.pop_front();
+        }
+        self.moved.push_back(moved);
     }
 
     /// Every program up to this one has finished.
@@ -265,11 +348,13 @@ impl Session {
     }
 
     /// Drops a tensor here, and at its holders with the next message to each.
-    pub(super) fn drop_tensor(&mut self, cx: &mut Cx, id: TensorId, except: Option<WorkerId>) {
+    pub(super) fn drop_tensor(&mut self, cx: &mut Cx, id: TensorId, except: &[WorkerId]) {
         let Some(tensor) = self.tensors.remove(&id) else { return };
+        // Nobody hears of bytes that come for what is gone.
+        self.arriving.remove(&id);
         cx.pool.release(&tensor.holders, tensor.bytes());
         for holder in tensor.holders {
-            if Some(holder.worker) != except {
+            if !except.contains(&holder.worker) {
                 self.frees.entry(holder.worker).or_default().push(id);
             }
         }
@@ -305,8 +390,8 @@ impl Session {
             }
             cx.out.push(Action::ToWorker(worker, WorkerCmd::End { session: self.id }));
         }
-        for pending in self.pending.values() {
-            if let Some(worker) = cx.pool.get_mut(pending.worker) {
+        for worker in self.pending.values().chain(self.added.values()).flat_map(|p| &p.workers) {
+            if let Some(worker) = cx.pool.get_mut(*worker) {
                 worker.queued -= 1;
             }
         }
@@ -318,6 +403,7 @@ impl Session {
         }
         self.tensors.clear();
         self.pending.clear();
+        self.added.clear();
     }
 }
 

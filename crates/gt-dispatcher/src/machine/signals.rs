@@ -4,7 +4,7 @@ use super::session::Session;
 use super::{Action, Cx};
 use gt_ir::signal::{Present, SignalSpec};
 use gt_ir::{Result, Structure, bail};
-use gt_net::msg::SessionMsg;
+use gt_net::msg::{SessionMsg, WorkerId};
 
 /// Signals of one session at most. A file edited while its program runs adds a few each time.
 const MAX_SIGNALS: usize = 1 << 16;
@@ -18,6 +18,10 @@ pub struct Signals {
 }
 
 impl Signals {
+    pub fn is_empty(&self) -> bool {
+        self.specs.is_empty()
+    }
+
     /// The signal of this number.
     pub fn get(&self, signal: u32) -> Option<&SignalSpec> {
         self.specs.get(signal as usize)
@@ -48,6 +52,15 @@ impl Session {
             cx.out.push(Action::ToClient(self.id, SessionMsg::Log { line, debug: true }));
         }
         Ok(present)
+    }
+
+    /// The worker a program is to run on, if its signals name a single one. All marks of a program are on one mesh.
+    pub(super) fn marked_place(&mut self, structure: &Structure, cx: &mut Cx) -> Option<WorkerId> {
+        let mesh = self.mesh_of(structure.marks.first()?.signal, cx).ok()?;
+        match mesh.workers[..] {
+            [position] => cx.pool.iter().nth(position as usize).map(|(id, _)| id),
+            _ => None,
+        }
     }
 
     /// Fails on marks whose signal is unknown, or has none of its workers.

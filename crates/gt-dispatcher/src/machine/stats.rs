@@ -82,7 +82,10 @@ impl Machine {
     }
 
     /// The counters themselves are outside the count of messages, so that asking does not change the answer.
-    pub(super) fn answer_stats(&mut self, ask: Ask, out: &mut Vec<Action>) {
+    pub(super) fn answer_stats(&mut self, mut ask: Ask, out: &mut Vec<Action>) {
+        for (worker, stats) in &mut ask.got {
+            stats.queued = self.pool.get(*worker).map_or(0, |w| w.queued);
+        }
         let sessions = self.sessions.len() as u64;
         let Some(session) = self.sessions.get(&ask.session) else { return };
         let c = &session.counters;

@@ -3,7 +3,8 @@
 use super::rng::Rng;
 use super::worker::{BOOM, Numbers, run, to_bytes, to_numbers, worker_at};
 use gt_ir::{
-    Arg, Binary, DType, Error, Input, Instr, Op, Program, Scalar, Shape, Slot, Structure, TensorId, Ty,
+    Arg, Binary, DType, Error, Input, Instr, Op, Program, ReduceKind, Scalar, Shape, Slot, Structure,
+    TensorId, Ty,
 };
 use gt_net::msg::{
     Batch, ClientMsg, Failure, Fetch, Payload, Prefix, Run, SessionId, SessionMsg, Value, WorkerId,
@@ -104,6 +105,8 @@ impl Client {
     /// Does something at random.
     pub fn act(&mut self, rng: &mut Rng, to: &mut VecDeque<ClientMsg>, inline_only: bool) {
         match rng.below(13) {
+            12 if rng.chance(20) => to.push_back(ClientMsg::Recent),
+            12 if rng.chance(20) => to.push_back(ClientMsg::Tensors { req: 0 }),
             12 => to.push_back(watch(rng)),
             10 => self.begin(rng, to),
             11 => self.stray(rng, to),
@@ -257,6 +260,14 @@ impl Client {
             instrs.push(op(Binary::Add, Arg::Value(last), Arg::Value(i)));
             last = k + instrs.len() as u32 - 1;
         }
+        if rng.chance(30) {
+            // The sum of all elements, added to each.
+            let sum = Op::Reduce { kind: ReduceKind::Sum, dims: [0].into_iter().collect(), keepdim: true };
+            instrs.push(Instr { op: sum, args: [Arg::Value(last)].into_iter().collect() });
+            let total = k + instrs.len() as u32 - 1;
+            instrs.push(op(Binary::Add, Arg::Value(last), Arg::Value(total)));
+            last = k + instrs.len() as u32 - 1;
+        }
         instrs.push(op(Binary::Mul, Arg::Value(last), Arg::Slot(0)));
         let mut outs = vec![k + instrs.len() as u32 - 1];
         if rng.chance(30) {
@@ -346,7 +357,10 @@ impl Client {
                 self.uploads.remove(&tensor).expect("an upload that nobody made");
             }
             SessionMsg::Stats { req, .. } => assert!(self.stats.remove(&req)),
-            SessionMsg::Log { .. } | SessionMsg::Snapshot(_) | SessionMsg::Trace { .. } => {}
+            SessionMsg::Log { .. }
+            | SessionMsg::Snapshot(_)
+            | SessionMsg::Trace { .. }
+            | SessionMsg::Tensors { .. } => {}
             SessionMsg::Fatal { error } => {
                 assert!(self.malicious, "{:?} ended: {error}", self.id);
                 self.fatal = Some(error);
@@ -363,16 +377,24 @@ impl Client {
                 to.push_back(ClientMsg::FetchRelay { req: value.req, tensor: id });
                 return;
             }
-            Ok(Payload::Inline(bytes)) => match &self.expected[&id] {
-                Expected::Value(right) => assert_eq!(&to_numbers(&bytes), right, "{id:?} of {:?}", self.id),
-                Expected::Failed(_) => panic!("{id:?} of {:?} has a value and must not", self.id),
-            },
+            Ok(Payload::Inline(bytes)) => self.check_value(id, &bytes),
+            Ok(Payload::Pieces(pieces)) => {
+                let bytes = gt_net::pieces::assemble(&pieces).expect("pieces of a tensor");
+                self.check_value(id, &bytes);
+            }
             Err(failure) => match self.expected[&id].clone() {
                 Expected::Value(_) => self.check_failure(&failure, &BTreeSet::new()),
                 Expected::Failed(roots) => self.check_failure(&failure, &roots),
             },
         }
         self.fetches.remove(&value.req);
+    }
+
+    fn check_value(&self, id: TensorId, bytes: &[u8]) {
+        match &self.expected[&id] {
+            Expected::Value(right) => assert_eq!(&to_numbers(bytes), right, "{id:?} of {:?}", self.id),
+            Expected::Failed(_) => panic!("{id:?} of {:?} has a value and must not", self.id),
+        }
     }
 
     /// A failure must be told with a root cause that is really one, or be a loss that really happened.

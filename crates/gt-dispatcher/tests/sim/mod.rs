@@ -2,6 +2,7 @@
 //! Messages keep their order on a link and none between links.
 
 pub mod client;
+pub mod gang;
 pub mod rng;
 pub mod worker;
 pub mod world;

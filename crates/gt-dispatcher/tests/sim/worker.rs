@@ -1,13 +1,15 @@
 //! A worker as the dispatcher knows it: the same rules as the real one, at random speed.
 
+use super::gang::{Gangs, Stand};
 use super::rng::Rng;
 use gt_ir::{Arg, Binary, Error, Op, Program, Scalar, Slot, TensorId};
 use gt_net::bulk::{Dir, Endpoint, Ticket, TicketKey};
 use gt_net::msg::{
-    Batch, Failure, Fetch, Payload, Prefix, Run, SessionId, Value, WorkerCmd, WorkerId, WorkerInfo,
+    Batch, Failure, Fetch, Gang, Payload, Prefix, Run, SessionId, Value, WorkerCmd, WorkerId, WorkerInfo,
     WorkerMsg, WorkerStats,
 };
 use gt_net::observe::{Carried, Detail, WorkEvent};
+use gt_net::process::Process;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -24,7 +26,7 @@ pub fn to_numbers(bytes: &[u8]) -> Numbers {
     bytes.chunks_exact(8).map(|c| i64::from_ne_bytes(c.try_into().unwrap())).collect()
 }
 
-/// Runs a program made of FULL, ADD and MUL. `None` if it is one that fails.
+/// Runs a program made of FULL, ADD, MUL and SUM. `None` if it is one that fails.
 pub fn run(program: &Program, inputs: &[Numbers], n: usize) -> Option<Vec<Numbers>> {
     let number = |x: &Scalar| x.as_i64();
     let slots: Vec<i64> = program
@@ -42,12 +44,17 @@ pub fn run(program: &Program, inputs: &[Numbers], n: usize) -> Option<Vec<Number
     for instr in &program.structure.instrs {
         let arg = |i: usize| match &instr.args[i] {
             Arg::Value(v) => values[*v as usize].clone(),
-            Arg::Const(x) => vec![number(x); n],
-            Arg::Slot(k) => vec![slots[*k as usize]; n],
+            Arg::Const(x) => vec![number(x)],
+            Arg::Slot(k) => vec![slots[*k as usize]],
         };
-        let both = |f: fn(i64, i64) -> i64| arg(0).iter().zip(arg(1)).map(|(a, b)| f(*a, b)).collect();
+        let both = |f: fn(i64, i64) -> i64| {
+            let (a, b) = (arg(0), arg(1));
+            let size = if a.len() == 1 { b.len() } else { a.len() };
+            (0..size).map(|i| f(a[i % a.len()], b[i % b.len()])).collect()
+        };
         let out = match &instr.op {
-            Op::Full { .. } => arg(0),
+            Op::Full { .. } => vec![arg(0)[0]; n],
+            Op::Reduce { .. } => vec![arg(0).iter().fold(0, |a: i64, b| a.wrapping_add(*b))],
             Op::Binary(Binary::Add) => both(i64::wrapping_add),
             Op::Binary(Binary::Mul) => both(i64::wrapping_mul),
             other => panic!("{other:?} is not part of this world"),
@@ -65,6 +72,7 @@ enum Entry {
 
 enum Item {
     Run(Run),
+    Gang(Gang, Run),
     Prefix(Prefix),
     Forget(u64),
     Close(Vec<Fetch>, Vec<TensorId>),
@@ -102,6 +110,14 @@ pub struct Worker {
     early: BTreeMap<(SessionId, TensorId), Numbers>,
     ended: BTreeSet<SessionId>,
     n: usize,
+    /// Its rank and the number of ranks in each mesh, or why that is no more.
+    meshes: BTreeMap<u64, Result<(usize, usize), Error>>,
+    /// Gangs that have come and are not done, in order.
+    gangs: VecDeque<u64>,
+    /// The gang it is in, and can do nothing else meanwhile.
+    busy: Option<(SessionId, Gang, Run)>,
+    /// Tensors whose arrival the dispatcher wants to hear of.
+    tell: BTreeSet<(SessionId, TensorId)>,
 }
 
 impl Worker {
@@ -126,7 +142,9 @@ pub fn worker_at(endpoint: &Endpoint) -> WorkerId {
 impl Worker {
     pub fn new(id: WorkerId, plane: bool, n: usize) -> Worker {
         let (sessions, early, ended) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
-        Worker { id, plane, sessions, early, ended, n }
+        let (meshes, gangs, busy) = (BTreeMap::new(), VecDeque::new(), None);
+        let tell = BTreeSet::new();
+        Worker { id, plane, sessions, early, ended, n, meshes, gangs, busy, tell }
     }
 
     pub fn info(&self) -> WorkerInfo {
@@ -138,6 +156,8 @@ impl Worker {
             memory: 1 << 30,
             endpoint: self.plane.then(|| endpoint(self.id)),
             ticket_key: KEY.0,
+            process: Process { host: "sim".into(), pid: 1 },
+            gangs: true,
         }
     }
 
@@ -161,8 +181,26 @@ impl Worker {
         rng: &mut Rng,
         said: &mut VecDeque<WorkerMsg>,
         moving: &mut Vec<Transfer>,
+        gangs: &mut Gangs,
     ) {
         match command {
+            WorkerCmd::Gang { session, gang, run } => {
+                assert!(self.gangs.back().is_none_or(|last| *last < gang.number), "gangs come in order");
+                self.gangs.push_back(gang.number);
+                let table = self.sessions.entry(session).or_default();
+                table.queue.push_back(Item::Gang(gang, run));
+                table.queue.push_back(Item::Close(Vec::new(), Vec::new()));
+            }
+            WorkerCmd::Mesh(mesh) => {
+                let place = (mesh.rank as usize, mesh.members.len());
+                assert!(self.meshes.insert(mesh.id, Ok(place)).is_none());
+            }
+            WorkerCmd::Disband { mesh, error } => {
+                if let Some((_, gang, _)) = self.busy.as_ref().filter(|(_, gang, _)| gang.mesh == mesh) {
+                    gangs.fail(gang.number, Failure { root: 0, instr: None, error: error.clone() });
+                }
+                self.meshes.insert(mesh, Err(error));
+            }
             WorkerCmd::Batch { session, batch: Batch { runs, fetches, frees } } => {
                 let table = self.sessions.entry(session).or_default();
                 table.queue.extend(runs.into_iter().map(Item::Run));
@@ -183,10 +221,18 @@ impl Worker {
                 let entry = self.sessions.get_mut(&session).and_then(|t| t.entries.get_mut(&tensor));
                 if let Some(entry @ Entry::Waiting) = entry {
                     *entry = Entry::Here(to_numbers(&data));
+                    if self.tell.remove(&(session, tensor)) {
+                        said.push_back(WorkerMsg::Arrived { session, tensor });
+                    }
                 }
             }
-            WorkerCmd::Expect { session, tensor, .. } => {
+            WorkerCmd::Expect { session, tensor, tell, .. } => {
                 let early = self.early.remove(&(session, tensor)).map_or(Entry::Waiting, Entry::Here);
+                if tell && matches!(early, Entry::Here(_)) {
+                    said.push_back(WorkerMsg::Arrived { session, tensor });
+                } else if tell {
+                    self.tell.insert((session, tensor));
+                }
                 let old = self.sessions.entry(session).or_default().entries.insert(tensor, early);
                 assert!(old.is_none(), "{tensor:?} of {session:?} is expected and there");
             }
@@ -212,9 +258,21 @@ impl Worker {
                     said.push_back(WorkerMsg::Events { now_us: rng.below(1000) as u64, events });
                 }
             }
+            WorkerCmd::Recent { session } => {
+                said.push_back(WorkerMsg::Recent { session, now_us: 1, events: Vec::new() });
+            }
             WorkerCmd::Gauge => said.push_back(WorkerMsg::Gauge(Box::default())),
             WorkerCmd::End { session } => {
-                self.sessions.remove(&session);
+                let ended = || Failure { root: 0, instr: None, error: Error::Runtime("ended".into()) };
+                for item in self.sessions.remove(&session).into_iter().flat_map(|t| t.queue) {
+                    if let Item::Gang(gang, _) = item {
+                        self.gangs.retain(|g| *g != gang.number);
+                        gangs.fail(gang.number, ended());
+                    }
+                }
+                if let Some((_, gang, _)) = self.busy.as_ref().filter(|(s, ..)| *s == session) {
+                    gangs.fail(gang.number, ended());
+                }
                 self.early.retain(|(s, _), _| *s != session);
                 self.ended.insert(session);
             }
@@ -226,12 +284,23 @@ impl Worker {
     }
 
     /// Bulk bytes arrive; false if nobody wants them.
-    pub fn put(&mut self, session: SessionId, tensor: TensorId, data: &[u8]) -> bool {
+    pub fn put(
+        &mut self,
+        session: SessionId,
+        tensor: TensorId,
+        data: &[u8],
+        said: &mut VecDeque<WorkerMsg>,
+    ) -> bool {
         if self.ended.contains(&session) {
             return false;
         }
         match self.sessions.get_mut(&session).and_then(|t| t.entries.get_mut(&tensor)) {
-            Some(entry @ Entry::Waiting) => *entry = Entry::Here(to_numbers(data)),
+            Some(entry @ Entry::Waiting) => {
+                *entry = Entry::Here(to_numbers(data));
+                if self.tell.remove(&(session, tensor)) {
+                    said.push_back(WorkerMsg::Arrived { session, tensor });
+                }
+            }
             Some(_) => return false,
             None => {
                 self.early.insert((session, tensor), to_numbers(data));
@@ -246,13 +315,19 @@ impl Worker {
         rng: &mut Rng,
         said: &mut VecDeque<WorkerMsg>,
         moving: &mut Vec<Transfer>,
+        gangs: &mut Gangs,
     ) -> bool {
+        if self.busy.is_some() {
+            return self.go_on(gangs);
+        }
+        let gang = self.gangs.front().copied();
         let ready: Vec<SessionId> =
-            self.sessions.iter().filter(|(_, t)| t.is_ready()).map(|(id, _)| *id).collect();
+            self.sessions.iter().filter(|(_, t)| t.is_ready(gang)).map(|(id, _)| *id).collect();
         let Some(session) = rng.pick(&ready) else { return false };
         let table = self.sessions.get_mut(&session).unwrap();
         match table.queue.pop_front().unwrap() {
             Item::Run(run) => table.run(run, self.n),
+            Item::Gang(gang, run) => self.busy = Some((session, gang, run)),
             Item::Prefix(Prefix { id, program }) => {
                 assert!(program.structure.inputs.iter().all(|i| !i.dies) && program.frees.is_empty());
                 let kept = table.inputs(&program).ok().and_then(|inputs| run(&program, &inputs, self.n));
@@ -265,14 +340,15 @@ impl Worker {
                 let mut values = Vec::new();
                 for Fetch { req, tensor } in fetches {
                     let found = table.find(tensor);
-                    let payload = |data: Arc<Vec<u8>>| match self.plane && rng.chance(20) {
-                        true => {
-                            let ticket = KEY.sign(session.0, tensor.0, data.len() as u64, Dir::Get, 1);
-                            table.promised.insert(tensor, data);
-                            Payload::Bulk { at: endpoint(self.id), ticket }
-                        }
-                        false => Payload::Inline(data),
-                    };
+                    let payload =
+                        |data: Arc<Vec<u8>>| match self.plane && self.meshes.is_empty() && rng.chance(20) {
+                            true => {
+                                let ticket = KEY.sign(session.0, tensor.0, data.len() as u64, Dir::Get, 1);
+                                table.promised.insert(tensor, data);
+                                Payload::Bulk { at: endpoint(self.id), ticket }
+                            }
+                            false => Payload::Inline(data),
+                        };
                     values.push(Value { req, result: found.map(payload) });
                 }
                 for id in frees {
@@ -298,12 +374,52 @@ impl Worker {
     }
 }
 
+impl Worker {
+    /// Goes on with the gang it is in; false if it has to wait for others.
+    fn go_on(&mut self, gangs: &mut Gangs) -> bool {
+        let Some((session, gang, run)) = self.busy.take() else { return false };
+        let place = self.meshes[&gang.mesh].clone();
+        let inputs = match self.sessions.get(&session) {
+            Some(table) => table.inputs(&run.program),
+            None => Ok(Vec::new()),
+        };
+        let lost = |error| Failure { root: 0, instr: None, error };
+        let outcome = match (place, inputs) {
+            (Err(error), _) => Err(lost(error)),
+            (_, Err(failure)) => Err(failure),
+            (Ok(_), Ok(_)) if !self.sessions.contains_key(&session) => {
+                Err(lost(Error::Runtime("ended".into())))
+            }
+            (Ok((rank, n)), Ok(inputs)) => match gangs.go(gang.number, rank, n, &run, &inputs) {
+                Stand::Waits => {
+                    self.busy = Some((session, gang, run));
+                    return false;
+                }
+                Stand::Done(outcome) => outcome,
+            },
+        };
+        if let Err(failure) = &outcome {
+            gangs.fail(gang.number, failure.clone());
+        }
+        self.gangs.retain(|g| *g != gang.number);
+        if let Some(table) = self.sessions.get_mut(&session) {
+            table.done(run.seq, &run.program, outcome);
+        }
+        true
+    }
+}
+
 impl Table {
-    fn is_ready(&self) -> bool {
+    fn is_ready(&self, gang: Option<u64>) -> bool {
         let there = |id: &TensorId| !matches!(self.entries.get(id), Some(Entry::Waiting));
         match self.queue.front() {
             None => false,
             Some(Item::Run(run)) => run.program.inputs.iter().all(there),
+            Some(Item::Gang(of, run)) => {
+                // What a gang needs is there before it has a number (C9).
+                assert!(run.program.inputs.iter().all(there), "gang {} waits for bytes", of.number);
+                gang == Some(of.number)
+            }
             Some(Item::Prefix(prefix)) => prefix.program.inputs.iter().all(there),
             Some(Item::Forget(_)) => true,
             Some(Item::Close(fetches, _)) => fetches.iter().all(|f| there(&f.tensor)),
@@ -366,16 +482,20 @@ impl Table {
         }
         let boom = || Failure { root: seq, instr: Some(0), error: Error::Index(format!("boom {seq}")) };
         let outs = inputs.and_then(|inputs| self::run(&program, &inputs, n).ok_or_else(boom));
+        self.done(seq, &program, outs);
+    }
+
+    fn done(&mut self, seq: u64, program: &Program, outs: Result<Vec<Numbers>, Failure>) {
         self.finished.push(seq);
         match outs {
             Ok(outs) => {
-                for (id, out) in program.outs.iter().zip(outs) {
-                    let old = self.entries.insert(*id, Entry::Here(out));
-                    assert!(old.is_none(), "{id:?} is written twice");
-                }
                 let dying = program.inputs.iter().zip(&program.structure.inputs).filter(|(_, i)| i.dies);
                 for id in program.frees.iter().chain(dying.map(|(id, _)| id)) {
                     self.entries.remove(id);
+                }
+                for (id, out) in program.outs.iter().zip(outs) {
+                    let old = self.entries.insert(*id, Entry::Here(out));
+                    assert!(old.is_none(), "{id:?} is written twice");
                 }
             }
             Err(failure) => {

@@ -1,14 +1,17 @@
 //! Clients, workers and the machine between them, one random step at a time.
 
 use super::client::{Client, Deed};
+use super::gang::Gangs;
 use super::rng::Rng;
 use super::worker::{Transfer, Worker};
+use gt_dispatcher::shard::{Ask, divide};
 use gt_dispatcher::{Action, Carry, Config, Event, Machine, Way};
 use gt_ir::Error;
 use gt_net::msg::{
     Bytes, ClientMsg, Failure, Payload, SessionId, SessionMsg, Value, WorkerCmd, WorkerId, WorkerMsg,
 };
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 const CREDIT: u64 = 8;
 
@@ -22,6 +25,8 @@ pub struct Kind {
     pub malice: bool,
     /// Workers have bulk planes, so uploads come by grant.
     pub planes: bool,
+    /// Programs of most sessions are divided over all workers.
+    pub shard: bool,
 }
 
 struct ClientSide {
@@ -46,6 +51,9 @@ pub struct World {
     transfers: Vec<Transfer>,
     /// Values on their way to clients, in pieces.
     answers: Vec<(SessionId, WorkerId, u64, Bytes)>,
+    /// Programs that are being divided.
+    plans: Vec<(u64, Arc<Ask>)>,
+    gangs: Gangs,
     next_session: u64,
     next_worker: u32,
     n: usize,
@@ -64,9 +72,11 @@ impl World {
             vanishing: rng.chance(40),
             malice: rng.chance(20),
             planes: rng.chance(60),
+            shard: rng.chance(50),
         };
+        let kind = Kind { spread: kind.spread && !kind.shard, ..kind };
         let config = Config { credit_programs: CREDIT, ..Config::default() };
-        let n = 1 + rng.below(3);
+        let n = 1 + rng.below(if kind.shard { 7 } else { 3 });
         let mut world = World {
             rng,
             kind,
@@ -76,6 +86,8 @@ impl World {
             workers: BTreeMap::new(),
             transfers: Vec::new(),
             answers: Vec::new(),
+            plans: Vec::new(),
+            gangs: Gangs::default(),
             next_session: 1,
             next_worker: 0,
             n,
@@ -110,6 +122,7 @@ impl World {
                     side.to.push_back(command);
                 }
                 Action::Carry(carry) => self.carry(carry),
+                Action::Plan { ask, program } => self.plans.push((ask, program)),
                 Action::Log(line) => panic!("nobody asked for {line}"),
             }
         }
@@ -164,10 +177,14 @@ impl World {
         let mut client = Client::new(session, self.n, CREDIT);
         client.losses = self.workers.is_empty();
         self.clients.insert(session, ClientSide { client, to: VecDeque::new(), from: VecDeque::new() });
-        let vars = match self.kind.spread {
-            true => vec![("GT_PLACEMENT".to_string(), "spread".to_string())],
-            false => Vec::new(),
-        };
+        let mut vars = Vec::new();
+        if self.kind.spread {
+            vars.push(("GT_PLACEMENT".to_string(), "spread".to_string()));
+        }
+        if self.kind.shard && self.rng.chance(75) {
+            vars.push(("GT_AUTO_SHARD".to_string(), "1".to_string()));
+            vars.push(("GT_SHARD_MIN".to_string(), "0".to_string()));
+        }
         self.step(Event::ClientUp { session, name: "sim".into(), vars });
     }
 
@@ -222,24 +239,32 @@ impl World {
     fn tell_worker(&mut self, worker: WorkerId) {
         let Some(side) = self.workers.get_mut(&worker) else { return };
         if let Some(command) = side.to.pop_front() {
-            side.worker.handle(command, &mut self.rng, &mut side.from, &mut self.transfers);
+            side.worker.handle(command, &mut self.rng, &mut side.from, &mut self.transfers, &mut self.gangs);
         }
     }
 
     fn run_worker(&mut self, worker: WorkerId) -> bool {
         let Some(side) = self.workers.get_mut(&worker) else { return false };
-        side.worker.step(&mut self.rng, &mut side.from, &mut self.transfers)
+        side.worker.step(&mut self.rng, &mut side.from, &mut self.transfers, &mut self.gangs)
     }
 
     fn finish_transfer(&mut self) {
         let at = self.rng.below(self.transfers.len());
         let Transfer { from, goal, session, tensor, data } = self.transfers.swap_remove(at);
         let side = self.workers.get_mut(&goal);
-        let arrived = side.is_some_and(|side| side.worker.put(session, tensor, &data));
+        let arrived = side.is_some_and(|side| side.worker.put(session, tensor, &data, &mut side.from));
         if let Some(source) = from.and_then(|id| self.workers.get_mut(&id)) {
             let result = Ok((!arrived).then_some(data));
             source.from.push_back(WorkerMsg::Moved { session, tensor, goal: Some(goal), result });
         }
+    }
+
+    /// A program that was to be divided has been.
+    fn finish_plan(&mut self) {
+        let at = self.rng.below(self.plans.len());
+        let (ask, program) = self.plans.swap_remove(at);
+        let result = divide(&program).map(|d| d.map(Arc::new));
+        self.step(Event::Planned { ask, result });
     }
 
     fn tick(&mut self, by: u64) {
@@ -265,6 +290,7 @@ impl World {
         }
         ways.extend((!self.transfers.is_empty()).then_some((5, 0)));
         ways.extend((!self.answers.is_empty()).then_some((6, 0)));
+        ways.extend((!self.plans.is_empty()).then_some((7, 0)));
         while !ways.is_empty() {
             let (way, id) = ways.swap_remove(self.rng.below(ways.len()));
             match way {
@@ -275,7 +301,8 @@ impl World {
                 4 if !self.run_worker(WorkerId(id as u32)) => continue,
                 4 => {}
                 5 => self.finish_transfer(),
-                _ => self.finish_answer(),
+                6 => self.finish_answer(),
+                _ => self.finish_plan(),
             }
             return true;
         }

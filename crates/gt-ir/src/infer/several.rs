@@ -82,6 +82,7 @@ pub(super) fn infer(op: &Op, args: &[ArgTy]) -> Result<Types> {
         }
         Op::Sgd { momentum, .. } => step(op, &reads, SGD_NUMBERS, 1 + *momentum as usize)?,
         Op::Adam { amsgrad, .. } => step(op, &reads, ADAM_NUMBERS, 3 + *amsgrad as usize)?,
+        Op::Collective(c) => crate::collective::infer(&c.what, args)?,
         _ => bail!(Value, "{name}: has one result"),
     })
 }

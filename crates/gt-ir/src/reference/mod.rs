@@ -10,6 +10,7 @@ mod moves;
 mod reduce;
 mod types;
 
+use crate::collective::Collective;
 use crate::host::HostTensor;
 use crate::infer::{ArgTy, infer_all};
 use crate::op::Op;
@@ -141,7 +142,8 @@ fn eval_one(op: &Op, args: &[RefArg]) -> Result<HostTensor> {
         | Op::Attention { .. }
         | Op::AttentionGrad { .. }
         | Op::Sgd { .. }
-        | Op::Adam { .. } => bail!(Value, "{}: is evaluated elsewhere", op.text()),
+        | Op::Adam { .. }
+        | Op::Collective(_) => bail!(Value, "{}: is evaluated elsewhere", op.text()),
         Op::Softmax { dim } => Ok(reduce::softmax(a.val(0)?, *dim, false)),
         Op::LogSoftmax { dim } => Ok(reduce::softmax(a.val(0)?, *dim, true)),
     }
@@ -164,6 +166,19 @@ pub fn run(
     inputs: &[HostTensor],
     slots: &[Slot],
 ) -> Result<Vec<HostTensor>, (usize, Error)> {
+    run_part(structure, inputs, slots, &mut |c, _| bail!(Value, "{}: there is one part", c.what.text()))
+}
+
+/// Gives this part's results of a collective for its operands.
+pub type Together<'a> = &'a mut dyn FnMut(&Collective, &[&HostTensor]) -> Result<Vec<HostTensor>>;
+
+/// Runs one part of a program that several parts run together.
+pub fn run_part(
+    structure: &Structure,
+    inputs: &[HostTensor],
+    slots: &[Slot],
+    together: Together,
+) -> Result<Vec<HostTensor>, (usize, Error)> {
     let malformed = |e: Error| (structure.instrs.len(), e);
     structure.check().map_err(malformed)?;
     let fits = inputs.len() == structure.inputs.len()
@@ -174,7 +189,7 @@ pub fn run(
     }
     let mut values: Vec<HostTensor> = inputs.to_vec();
     for (i, instr) in structure.instrs.iter().enumerate() {
-        let args: Vec<RefArg> = instr
+        let args: Vec<RefArg<'_>> = instr
             .args
             .iter()
             .map(|arg| match arg {
@@ -186,7 +201,14 @@ pub fn run(
                 },
             })
             .collect();
-        let outs = eval_all(&instr.op, &args).map_err(|e| (i, e))?;
+        let outs = match &instr.op {
+            Op::Collective(c) => {
+                let xs = args.iter().filter_map(|a| if let RefArg::Val(x) = a { Some(*x) } else { None });
+                together(c, &xs.collect::<Vec<_>>())
+            }
+            op => eval_all(op, &args),
+        };
+        let outs = outs.map_err(|e| (i, e))?;
         values.extend(outs);
     }
     Ok(structure.outs.iter().map(|&v| values[v as usize].clone()).collect())

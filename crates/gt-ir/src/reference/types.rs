@@ -24,7 +24,7 @@ pub(super) fn result(op: &Op, args: &[RefArg]) -> Ty {
         }
         Op::Softmax { .. } | Op::LogSoftmax { .. } => same(0),
         Op::RmsNorm { .. } | Op::LayerNorm { .. } | Op::AttentionGrad { .. } => same(0),
-        Op::Sgd { .. } | Op::Adam { .. } => same(0),
+        Op::Sgd { .. } | Op::Adam { .. } | Op::Collective(_) => same(0),
         Op::CrossEntropy => like(0, tensors[1].shape.to_vec()),
         Op::Attention { .. } => {
             let mut shape = tensors[0].shape.to_vec();

@@ -132,7 +132,8 @@ fn next(op: &Op) -> Option<Op> {
             decay: false,
         },
         Op::Sgd { .. } => Op::Adam { decoupled: false, amsgrad: false, maximize: false, decay: false },
-        Op::Adam { .. } => return None,
+        // Collectives take several parts, and have laws of their own.
+        Op::Adam { .. } | Op::Collective(_) => return None,
     })
 }
 

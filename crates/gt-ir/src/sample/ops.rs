@@ -177,6 +177,7 @@ pub fn samples(seed: u64) -> Vec<Sample> {
             Op::AttentionGrad { .. } => composites::attention_grad(&mut s),
             Op::Sgd { .. } => composites::sgd(&mut s),
             Op::Adam { .. } => composites::adam(&mut s),
+            Op::Collective(_) => {}
         }
     }
     s.out

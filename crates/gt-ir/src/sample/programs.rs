@@ -424,7 +424,7 @@ impl Maker {
                 self.optimizer(x, &Ty { dtype, shape }, matches!(kind, Op::Sgd { .. }))
             }
             Op::RmsNorm { .. } | Op::LayerNorm { .. } | Op::CrossEntropy => None,
-            Op::Sgd { .. } | Op::Adam { .. } => None,
+            Op::Sgd { .. } | Op::Adam { .. } | Op::Collective(_) => None,
         }
     }
 
@@ -625,7 +625,8 @@ fn jumps(op: &Op) -> bool {
         | Op::Attention { .. }
         | Op::AttentionGrad { .. }
         | Op::Sgd { .. }
-        | Op::Adam { .. } => false,
+        | Op::Adam { .. }
+        | Op::Collective(_) => false,
     }
 }
 
@@ -646,6 +647,7 @@ fn rounds(op: &Op) -> bool {
         Op::Softmax { .. } | Op::LogSoftmax { .. } => true,
         Op::RmsNorm { .. } | Op::LayerNorm { .. } | Op::CrossEntropy => true,
         Op::Attention { .. } | Op::AttentionGrad { .. } | Op::Sgd { .. } | Op::Adam { .. } => true,
+        Op::Collective(_) => true,
         Op::Full { .. }
         | Op::Data { .. }
         | Op::Where

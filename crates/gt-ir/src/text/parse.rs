@@ -1,6 +1,7 @@
 //! Reads the text form. Every error names its line; no input makes it panic.
 
-use super::{Attr, MODES};
+use super::{Attr, KINDS, MODES};
+use crate::collective::{Collective, Exchange};
 use crate::elementwise::{Binary, Unary};
 use crate::op::{ArgKind, Dist, Op, ReduceKind, ScanKind, View};
 use crate::program::{Arg, Args, Input, Instr, MAX_INSTRS, Program, Slot, Structure, TensorId};
@@ -330,7 +331,9 @@ impl<'a> Cursor<'a> {
 
     fn attr(&mut self, key: &str, nested: bool) -> Result<Attr> {
         Ok(match key {
-            "shape" | "perm" | "lo" | "hi" | "dims" => Attr::Ints(self.list(|c| c.number("a size"))?),
+            "shape" | "perm" | "lo" | "hi" | "dims" | "sizes" | "lens" => {
+                Attr::Ints(self.list(|c| c.number("a size"))?)
+            }
             "dtype" => Attr::DType(self.dtype()?),
             "keepdim" | "ta" | "tb" | "tf32" | "descending" | "largest" | "causal" | "momentum" | "first"
             | "dampened" | "nesterov" | "maximize" | "decay" | "decoupled" | "amsgrad" => {
@@ -348,7 +351,12 @@ impl<'a> Cursor<'a> {
                 Op::View(view) => Ok(view),
                 op => bail!(Value, "expected a view in a path, got {}", op.text()),
             })?),
-            "dim" | "len" | "step" | "low" | "high" | "k" | "last" => Attr::Int(self.number("an integer")?),
+            "kind" => match KINDS.iter().find(|k| self.eat(k.text())) {
+                Some(kind) => Attr::Kind(*kind),
+                None => bail!(Value, "expected a kind of reduction, got {}", self.here()),
+            },
+            "dim" | "len" | "step" | "low" | "high" | "k" | "last" | "number" | "axis" | "from" | "to"
+            | "root" => Attr::Int(self.number("an integer")?),
             _ => bail!(Value, "no attribute is called {key:?}"),
         })
     }
@@ -390,6 +398,7 @@ impl Attrs<'_> {
     take!(list, Ints, Vec<usize>);
     take!(mode, Mode, crate::ScatterMode);
     take!(path, Path, Vec<View>);
+    take!(kind, Kind, ReduceKind);
 
     fn size(&mut self, key: &str) -> Result<usize> {
         let x = self.int(key)?;
@@ -414,6 +423,25 @@ impl Attrs<'_> {
 
     fn arg_reduce(&mut self, kind: ArgKind) -> Result<Op> {
         Ok(Op::ArgReduce { kind, dim: self.size("dim")?, keepdim: self.flag("keepdim")? })
+    }
+
+    fn exchange(&mut self) -> Result<Exchange> {
+        Ok(match self.name {
+            "ALLREDUCE" => Exchange::AllReduce { kind: self.kind("kind")? },
+            "ALLGATHER" => Exchange::AllGather { dim: self.size("dim")?, sizes: self.ints("sizes")? },
+            "REDUCESCATTER" => Exchange::ReduceScatter {
+                kind: self.kind("kind")?,
+                dim: self.size("dim")?,
+                lens: self.ints("lens")?,
+            },
+            "ALLTOALL" => Exchange::AllToAll {
+                from: self.size("from")?,
+                to: self.size("to")?,
+                sizes: self.ints("sizes")?,
+                lens: self.ints("lens")?,
+            },
+            _ => Exchange::Broadcast { root: self.size("root")? },
+        })
     }
 
     fn op(&mut self) -> Result<Op> {
@@ -487,6 +515,10 @@ impl Attrs<'_> {
                 maximize: self.flag("maximize")?,
                 decay: self.flag("decay")?,
             },
+            "ALLREDUCE" | "ALLGATHER" | "REDUCESCATTER" | "ALLTOALL" | "BROADCAST" => {
+                let (number, axis) = (self.size("number")? as u32, self.size("axis")? as u8);
+                Op::Collective(Collective { number, axis, what: self.exchange()? })
+            }
             other => bail!(Value, "no op is called {other:?}"),
         })
     }

@@ -93,6 +93,20 @@ template <class D, int V> GT_FN void gt_store_some(char* p, i64 at, i64 left, co
     for (int j = 0; j < V; j++)
         if (j < left) gt_set<D>(p, at + j, x[j]);
 }
+template <class D, int V> GT_FN bool gt_is_aligned(const char* p, i64 at) {
+    return ((u64)p + (u64)at * sizeof(typename D::E)) % gt_pack<typename D::E, V>::WIDE == 0;
+}
+template <class D, int V> GT_FN void gt_load_perhaps(const char* p, i64 at, i64 left, typename D::T* x) {
+    if (left >= V && gt_is_aligned<D, V>(p, at)) return gt_load<D, V>(p, at, x);
+#pragma unroll
+    for (int j = 0; j < V; j++) x[j] = j < left ? gt_get<D>(p, at + j) : typename D::T(0);
+}
+template <class D, int V> GT_FN void gt_store_perhaps(char* p, i64 at, i64 left, const typename D::T* x) {
+    if (left >= V && gt_is_aligned<D, V>(p, at)) return gt_store<D, V>(p, at, x);
+#pragma unroll
+    for (int j = 0; j < V; j++)
+        if (j < left) gt_set<D>(p, at + j, x[j]);
+}
 template <class D, int V> GT_FN void gt_load_same(const char* p, i64 at, typename D::T* x) {
     const typename D::T v = gt_get<D>(p, at);
 #pragma unroll

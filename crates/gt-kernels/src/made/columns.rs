@@ -4,7 +4,7 @@
 use super::{Walk, Writer, launched, walk};
 use crate::launch::Launches;
 use crate::lower::{At, Base, Columns, Low, What, joins};
-use crate::plain::{columns_again, reserve};
+use crate::plain::reserve;
 use crate::sections::elements;
 use crate::tree::{COLUMN_BLOCK, COLUMN_LANES};
 
@@ -14,8 +14,11 @@ const WIDTH: usize = 32;
 /// Columns of a thread: as many as all operands have side by side.
 fn vector(low: &Low) -> usize {
     let Some(&last) = low.dims.last() else { return 1 };
-    let walks =
-        |v: usize| super::streams(low).iter().all(|(at, size)| walk(at, v) != Walk::Apart && size * v <= 16);
+    let walks = |v: usize| {
+        super::streams(low)
+            .iter()
+            .all(|(at, size)| matches!(walk(at, v), Walk::Vector | Walk::Same) && size * v <= 16)
+    };
     [4, 2].into_iter().find(|&v| last % v == 0 && low.lead < low.dims.len() && walks(v)).unwrap_or(1)
 }
 
@@ -43,9 +46,12 @@ pub fn launch(low: &Low, to: &Columns, out: &mut Launches) {
     let mut names: Vec<String> = Vec::new();
     indices(&mut w, "c", low.lead..low.dims.len(), &mut names);
     let inner = names.clone();
+    // Blocks that are whole ask nothing of their rows.
+    let whole = rows.is_multiple_of(COLUMN_BLOCK);
+    let exists = if whole { "true".to_string() } else { format!("r < {rows}") };
     w.line("#pragma unroll 4");
     w.line(format!(
-        "for (int k = y; k < {COLUMN_BLOCK}; k += {COLUMN_LANES}) {{ const {int} r = ({int})block * {COLUMN_BLOCK} + k; if (r < {rows}) {{"
+        "for (int k = y; k < {COLUMN_BLOCK}; k += {COLUMN_LANES}) {{ const {int} r = ({int})block * {COLUMN_BLOCK} + k; if ({exists}) {{"
     ));
     let mut names = Vec::new();
     indices(&mut w, "r", 0..low.lead, &mut names);
@@ -77,7 +83,10 @@ pub fn launch(low: &Low, to: &Columns, out: &mut Launches) {
     let (function, args) = w.finish(WIDTH * COLUMN_LANES, "");
     out.list.push(launched(function, across * blocks, WIDTH * COLUMN_LANES, args));
     if let Some(from) = scratch {
-        columns_again(low, to, blocks, from, out);
+        let rest = Low::of_column_parts(blocks, columns, from, low.computing(to.reg), to, low.guarded);
+        if let Some(to) = &rest.columns {
+            launch(&rest, to, out);
+        }
     }
 }
 
@@ -112,6 +121,7 @@ fn row(w: &mut Writer, to: &Columns, v: usize, names: &[String], join: &str) {
         w.line(format!("{} r{i}[{v}];", w.type_of(i)));
         match walk(at, v) {
             Walk::Vector => w.line(format!("gt_load<D_{dtype}, {v}>({from}, {place}, r{i});")),
+            Walk::Same => w.line(format!("gt_load_same<D_{dtype}, {v}>({from}, {place}, r{i});")),
             _ => w.line(format!("gt_load_apart<D_{dtype}, {v}>({from}, {place}, {}, {v}, r{i});", last(at))),
         }
     }

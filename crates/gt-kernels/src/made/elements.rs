@@ -21,7 +21,7 @@ pub fn vector(low: &Low) -> usize {
     let wide = |v: usize| {
         streams(low)
             .into_iter()
-            .filter(move |(at, _)| walk(at, v) == Walk::Vector)
+            .filter(move |(at, _)| matches!(walk(at, v), Walk::Vector | Walk::Perhaps))
             .map(|(_, size)| size)
             .max()
     };
@@ -71,6 +71,8 @@ fn id(n: usize) -> &'static str {
 pub fn body(w: &mut Writer, v: usize, unroll: usize, flat: bool, vectors: usize) {
     let low = w.low;
     let order = elements(low, low.puts.iter().map(|p| p.reg));
+    // How many elements of a vector there are.
+    let left = if flat { "n - i".to_string() } else { v.to_string() };
     let names: Vec<String> =
         (0..low.dims.len()).map(|d| if flat { "i".into() } else { format!("c{d}") }).collect();
     let loads: Vec<usize> =
@@ -86,16 +88,13 @@ pub fn body(w: &mut Writer, v: usize, unroll: usize, flat: bool, vectors: usize)
         let What::Mem(base, at) = &low.ins[i].what else { continue };
         let (dtype, place, from) = (low.ins[i].dtype, w.place(at, &names), w.address(*base));
         let last = at.strides.last().copied().unwrap_or(0);
-        let text = match (walk(at, v), flat) {
-            (Walk::Same, _) => format!("gt_load_same<D_{dtype}, {v}>({from}, {place}, r{i}[u]);"),
-            (Walk::Vector, true) => format!("gt_load_some<D_{dtype}, {v}>({from}, {place}, n - i, r{i}[u]);"),
-            (Walk::Vector, false) => format!("gt_load<D_{dtype}, {v}>({from}, {place}, r{i}[u]);"),
-            (Walk::Apart, true) => {
-                format!("gt_load_apart<D_{dtype}, {v}>({from}, {place}, {last}, n - i, r{i}[u]);")
-            }
-            (Walk::Apart, false) => {
-                format!("gt_load_apart<D_{dtype}, {v}>({from}, {place}, {last}, {v}, r{i}[u]);")
-            }
+        let given = format!("D_{dtype}, {v}>({from}, {place}");
+        let text = match walk(at, v) {
+            Walk::Same => format!("gt_load_same<{given}, r{i}[u]);"),
+            Walk::Vector if flat => format!("gt_load_some<{given}, n - i, r{i}[u]);"),
+            Walk::Vector => format!("gt_load<{given}, r{i}[u]);"),
+            Walk::Perhaps => format!("gt_load_perhaps<{given}, {left}, r{i}[u]);"),
+            Walk::Apart => format!("gt_load_apart<{given}, {last}, {left}, r{i}[u]);"),
         };
         w.line(format!("    {text}"));
     }
@@ -128,11 +127,12 @@ pub fn body(w: &mut Writer, v: usize, unroll: usize, flat: bool, vectors: usize)
     for (k, put) in low.puts.iter().enumerate() {
         let (dtype, place, to) = (put.dtype, w.place(&put.at, &names), w.address(put.base));
         let last = put.at.strides.last().copied().unwrap_or(0);
-        let text = match (walk(&put.at, v), flat) {
-            (Walk::Vector, true) => format!("gt_store_some<D_{dtype}, {v}>({to}, {place}, n - i, o{k}[u]);"),
-            (Walk::Vector, false) => format!("gt_store<D_{dtype}, {v}>({to}, {place}, o{k}[u]);"),
-            (_, true) => format!("gt_store_apart<D_{dtype}, {v}>({to}, {place}, {last}, n - i, o{k}[u]);"),
-            (_, false) => format!("gt_store_apart<D_{dtype}, {v}>({to}, {place}, {last}, {v}, o{k}[u]);"),
+        let given = format!("D_{dtype}, {v}>({to}, {place}");
+        let text = match walk(&put.at, v) {
+            Walk::Vector if flat => format!("gt_store_some<{given}, n - i, o{k}[u]);"),
+            Walk::Vector => format!("gt_store<{given}, o{k}[u]);"),
+            Walk::Perhaps => format!("gt_store_perhaps<{given}, {left}, o{k}[u]);"),
+            Walk::Same | Walk::Apart => format!("gt_store_apart<{given}, {last}, {left}, o{k}[u]);"),
         };
         w.line(format!("    {text}"));
     }

@@ -5,6 +5,7 @@ mod columns;
 mod elements;
 mod rows;
 mod together;
+mod turned;
 
 pub use together::together;
 
@@ -27,7 +28,10 @@ pub fn kernel(kernel: &Kernel, plan: &Plan) -> Option<Launches> {
     match (&low.columns, low.has_rows()) {
         (Some(to), _) => columns::launch(&low, to, &mut out),
         (None, true) => rows::launch(&low, &mut out),
-        (None, false) => elements::launch(&low, &mut out),
+        (None, false) => match turned::dimension(&low) {
+            Some(d) => turned::launch(&low, d, &mut out),
+            None => elements::launch(&low, &mut out),
+        },
     }
     Some(out)
 }
@@ -98,8 +102,8 @@ impl<'a> Writer<'a> {
             let mut only = at.clone();
             only.strides.clear();
             only.start.strides.clear();
-            let name = self.param(Param::Start(only));
-            format!("({}){name}", self.int())
+            // Of 64 bits, as only the run knows how far into a storage it is.
+            self.param(Param::Start(only))
         }
     }
 
@@ -227,6 +231,8 @@ fn literal(x: Scalar, dtype: DType) -> String {
 pub(crate) enum Walk {
     /// Elements next to each other, at multiples of the vector.
     Vector,
+    /// Elements next to each other; whether at multiples of the vector is known when it runs.
+    Perhaps,
     /// The same element.
     Same,
     /// Anything else.
@@ -237,12 +243,11 @@ pub(crate) enum Walk {
 pub(crate) fn walk(at: &At, v: usize) -> Walk {
     let whole = |x: isize| x % v as isize == 0;
     let Some((&last, others)) = at.strides.split_last() else { return Walk::Same };
-    let aligned = whole(at.start.offset)
-        && at.start.slots.iter().all(|s| whole(s.1))
-        && others.iter().all(|&s| whole(s));
+    let aligned = others.iter().all(|&s| whole(s));
     match last {
         0 => Walk::Same,
-        1 if aligned => Walk::Vector,
+        1 if aligned && at.start.slots.iter().any(|s| !whole(s.1)) => Walk::Perhaps,
+        1 if aligned && whole(at.start.offset) => Walk::Vector,
         _ => Walk::Apart,
     }
 }

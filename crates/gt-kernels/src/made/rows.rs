@@ -4,7 +4,7 @@
 use super::{Walk, Writer, launched, walk};
 use crate::launch::Launches;
 use crate::lower::{At, Base, Low, What, joins};
-use crate::plain::{reserve, row_parts, rows_again};
+use crate::plain::{of_parts, reserve, row_parts};
 use crate::sections::{Section, sections};
 use crate::tree;
 
@@ -86,7 +86,7 @@ pub fn launch(low: &Low, out: &mut Launches) {
     let (function, args) = w.finish(rows.threads(), "");
     out.list.push(launched(function, count.div_ceil(rows.together), rows.threads(), args));
     if let (Some(parts), Some(from)) = (rows.parts, scratch) {
-        rows_again(low, parts, from, out);
+        launch(&of_parts(low, parts, from), out);
     }
 }
 

@@ -23,7 +23,7 @@ struct dim3 { unsigned x, y, z; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
 struct alignas(8) float2 { float x, y; };
 static dim3 gridDim, blockDim, blockIdx, threadIdx;
-alignas(128) static unsigned char gta_shared[128 << 10];
+alignas(1024) static unsigned char gta_shared[128 << 10];
 
 namespace emu {
 struct Copy { void *to; const void *from; int size, bytes; };
@@ -185,6 +185,7 @@ static inline void gta_mma_f16(float *c, const unsigned *a, unsigned b0, unsigne
 static inline void gta_mma_bf16(float *c, const unsigned *a, unsigned b0, unsigned b1) { emu_mma(c, a, b0, b1, emu_of_bf16); }
 typedef uintptr_t gta_addr;
 static inline gta_addr gta_address(const void *at) { return (gta_addr)at; }
+static inline unsigned gta_shared_offset(gta_addr at) { return (unsigned)(at - (gta_addr)gta_shared); }
 static void emu_ldmatrix(unsigned *r, gta_addr at, bool trans) {
     size_t w = emu::now / 32, lane = emu::now % 32;
     assert(at % 16 == 0);
@@ -217,6 +218,54 @@ static inline void gta_copies_done() {
     }
     f.waiting.clear();
 }
+
+// Products of groups of four warps: every thread computes its own part of the result from the tiles that the descriptors
+// tell of.
+static inline void gta_wg_begin() {}
+static inline void gta_wg_end() {}
+static inline void gta_wg_written() {}
+static unsigned short emu_tile(uint64_t desc, bool rows_first, int outer, int k) {
+    assert(desc >> 62 == 1);
+    unsigned at = (desc & 0x3fff) << 4, across = (desc >> 16 & 0x3fff) << 4, group = (desc >> 32 & 0x3fff) << 4;
+    if (rows_first) at += outer / 8 * group + outer % 8 * 128 + k * 2;
+    else at += outer / 64 * across + outer % 64 * 2 + k / 8 * group + k % 8 * 128;
+    at ^= (at >> 7 & 7) << 4;
+    unsigned short x;
+    memcpy(&x, gta_shared + at, 2);
+    return x;
+}
+static inline float emu_number(const struct GtaF16 *, unsigned short x) { return gta_of_f16(x); }
+static inline float emu_number(const struct GtaBF16 *, unsigned short x) { return emu_of_bf16(x); }
+template <class H, int N> struct GtaWg {
+    static void both(float *c, uint64_t a, uint64_t b, int add) {
+        int warp = (int)(emu::now / 32 % 4), lane = (int)(emu::now % 32);
+        for (int i = 0; i < N / 2; i++) {
+            int row = warp * 16 + lane / 4 + (i >> 1 & 1) * 8, col = i / 4 * 8 + lane % 4 * 2 + (i & 1);
+            float sum = 0;
+            for (int k = 0; k < 16; k++)
+                sum += emu_number((H *)0, emu_tile(a, true, row, k)) * emu_number((H *)0, emu_tile(b, true, col, k));
+            c[i] = (add ? c[i] : 0) + sum;
+        }
+        emu::meet_warp();
+    }
+    static void right(float *c, const unsigned *a, uint64_t b) {
+        size_t w = emu::now / 32;
+        int lane = (int)(emu::now % 32);
+        for (int i = 0; i < 4; i++) emu::box[w][lane][i] = a[i];
+        emu::meet_warp();
+        for (int i = 0; i < N / 2; i++) {
+            int row = lane / 4 + (i >> 1 & 1) * 8, col = i / 4 * 8 + lane % 4 * 2 + (i & 1);
+            float sum = 0;
+            for (int k = 0; k < 16; k++) {
+                uint64_t x = emu::box[w][(row & 7) * 4 + (k & 7) / 2][(row >> 3) + 2 * (k >> 3)];
+                unsigned short half = (unsigned short)(x >> (16 * (k & 1)));
+                sum += emu_number((H *)0, half) * emu_number((H *)0, emu_tile(b, false, col, k));
+            }
+            c[i] += sum;
+        }
+        emu::meet_warp();
+    }
+};
 
 // Calls a kernel whose only parameter is a structure.
 template <class P> static void emu_launch(void (*kernel)(P), const void *p, const unsigned *grid, unsigned block, size_t shared) {

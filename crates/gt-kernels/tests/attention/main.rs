@@ -100,9 +100,10 @@ fn wide_halves_are_right() {
 
 #[test]
 fn large_tiles_are_right() {
-    // Enough heads that the largest tiles are taken.
-    let b = Case { batch: vec![16], heads: 16, key_heads: 16, rows: 130, cols: 70, ..base(DType::BF16) };
-    both(&[Case { causal: true, ..b }], Kernels::Made);
+    for dtype in [DType::BF16, DType::F32] {
+        let b = Case { batch: vec![], heads: 2, key_heads: 2, rows: 200, cols: 140, ..base(dtype) };
+        both(&[Case { causal: true, d: 32, e: 16, ..b }], Kernels::Large);
+    }
 }
 
 #[test]
@@ -124,7 +125,12 @@ fn singles_and_doubles_are_right() {
 }
 
 #[test]
-fn large_tiles_of_singles_are_right() {
-    let b = Case { batch: vec![8], heads: 16, key_heads: 16, rows: 130, cols: 130, ..base(DType::F32) };
-    both(&[Case { causal: true, ..b }], Kernels::Made);
+fn groups_of_warps_are_right() {
+    let b = Case { batch: vec![], heads: 2, key_heads: 1, rows: 70, cols: 70, ..base(DType::BF16) };
+    let cases = [
+        Case { rows: 200, cols: 130, d: 64, e: 64, causal: true, ..b.clone() },
+        Case { d: 128, e: 64, dtype: DType::F16, rows: 150, ..b.clone() },
+        Case { d: 60, e: 120, shifted: 1, mask: Mask::Added, causal: true, ..b },
+    ];
+    both(&cases, Kernels::Hopper);
 }

@@ -3,7 +3,7 @@
 use crate::host;
 use gt_compiler::{Attention, AttentionGrad, Map, Num, Place, Plan, Step, Storage, Strides, Tensor, Work};
 use gt_ir::{DType, Scalar, Shape};
-use gt_kernels::attention;
+use gt_kernels::attention::{self, Target};
 use half::{bf16, f16};
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -19,7 +19,12 @@ pub enum Mask {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Kernels {
     Plain,
+    /// As for a device that many blocks keep busy.
     Made,
+    /// As for one that a single block does: the largest tiles.
+    Large,
+    /// The same with Hopper's own products.
+    Hopper,
 }
 
 #[derive(Clone, Debug)]
@@ -318,9 +323,13 @@ pub fn check(c: &Case, kernels: Kernels, backward: bool) {
     let storage = Storage { bytes: 0, place: Place::Input(0), reuse: None };
     let steps = vec![Step { instr: 0, fused: Default::default(), work }];
     let plan = Plan { storages: vec![storage; 10], steps, outs: vec![], arena: 0 };
+    let work = &plan.steps[0].work;
+    let special = |hopper, blocks| attention::special(work, &plan, Target { hopper, blocks });
     let launches = match kernels {
-        Kernels::Plain => attention::simple(&plan.steps[0].work, &plan),
-        Kernels::Made => attention::special(&plan.steps[0].work, &plan),
+        Kernels::Plain => attention::simple(work, &plan),
+        Kernels::Made => attention::special(work, &plan, Target::default()),
+        Kernels::Large => special(false, 1),
+        Kernels::Hopper => special(true, 1),
     };
     let launches = launches.expect("launches for attention");
 

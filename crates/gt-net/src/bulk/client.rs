@@ -6,6 +6,7 @@ use std::net::Shutdown;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -17,6 +18,8 @@ use crate::addr::Addr;
 use crate::shm::{Shm, ShmPool, inode};
 use crate::stream::Stream;
 
+/// Bytes read between two counts.
+const COUNTED: usize = 4 << 20;
 /// Unused connections kept per worker.
 const KEPT: usize = 4;
 /// How long a worker may be silent within a transfer.
@@ -92,12 +95,28 @@ impl BulkClient {
 
     /// Fetches a tensor's bytes into `into`, which has the ticket's size.
     pub fn get(&self, endpoint: &Endpoint, ticket: &Ticket, into: &mut [u8]) -> Result<(), BulkError> {
+        self.get_counted(endpoint, ticket, into, &AtomicUsize::new(0))
+    }
+
+    /// The same; `come` counts the bytes as they come.
+    pub fn get_counted(
+        &self,
+        endpoint: &Endpoint,
+        ticket: &Ticket,
+        into: &mut [u8],
+        come: &AtomicUsize,
+    ) -> Result<(), BulkError> {
         check(ticket, Dir::Get, into.len())?;
         let mut connection = self.connect(endpoint)?;
         let how = if connection.passes(into.len()) { How::Memfd } else { How::Stream };
         send_request(&connection.stream, how, ticket, None::<&Shm>)?;
         match read_reply(&connection.stream)? {
-            (Reply::Bytes(len), _) if len == into.len() as u64 => read_exact(&connection.stream, into)?,
+            (Reply::Bytes(len), _) if len == into.len() as u64 => {
+                for part in into.chunks_mut(COUNTED) {
+                    read_exact(&connection.stream, part)?;
+                    come.fetch_add(part.len(), Ordering::Relaxed);
+                }
+            }
             (Reply::Segment(len), Some(fd)) if len == into.len() as u64 => {
                 let shm = connection.map(fd, into.len())?;
                 crate::copy::copy(into, &shm.as_slice()[..into.len()]);

@@ -5,7 +5,8 @@ use crate::numbers::{Array, Rng, distance};
 use crate::{Report, Res};
 use gt_compiler::{Attention, AttentionGrad, Map, Num, Place, Plan, Step, Storage, Tensor, Work};
 use gt_ir::{DType, Scalar, Shape};
-use gt_kernels::{Launches, attention};
+use gt_kernels::Launches;
+use gt_kernels::attention::{self, Target};
 
 /// The sizes of one attention; heads lie inside of rows, as a projection leaves them.
 #[derive(Clone, Copy)]
@@ -54,7 +55,19 @@ pub fn all(device: &Device, report: &mut Report) -> Res<()> {
         Sizes { dtype: DType::F32, d: 128, ..qwen },
         Sizes { dtype: DType::F32, batch: 2, heads: 4, key_heads: 2, rows: 128, cols: 128, d: 16, ..qwen },
     ] {
-        large(device, report, sizes);
+        large(device, report, sizes, Kind::Made);
+    }
+    if device.is_hopper() {
+        for sizes in [
+            qwen,
+            Sizes { causal: false, ..qwen },
+            Sizes { batch: 2, rows: 4096, cols: 4096, ..qwen },
+            Sizes { rows: 1000, cols: 999, dtype: DType::F16, ..qwen },
+            Sizes { d: 64, ..qwen },
+            Sizes { batch: 8, heads: 8, key_heads: 4, rows: 512, cols: 512, d: 64, ..qwen },
+        ] {
+            large(device, report, sizes, Kind::Hopper);
+        }
     }
     Ok(())
 }
@@ -246,28 +259,39 @@ fn run(device: &Device, data: &Data, passes: &[Launches]) -> Res<Vec<Memory>> {
     Ok(scratches)
 }
 
-fn launches(plan: &Plan, made: bool) -> Res<Vec<Launches>> {
-    let of = |step: &Step| match made {
-        true => attention::special(&step.work, plan),
-        false => attention::simple(&step.work, plan),
+/// Which kernels.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Simple,
+    Made,
+    /// With Hopper's own products.
+    Hopper,
+}
+
+fn launches(plan: &Plan, kind: Kind) -> Res<Vec<Launches>> {
+    let of = |step: &Step| match kind {
+        Kind::Simple => attention::simple(&step.work, plan),
+        Kind::Made => attention::special(&step.work, plan, Target::default()),
+        Kind::Hopper => attention::special(&step.work, plan, Target { hopper: true, ..Target::default() }),
     };
     plan.steps.iter().map(|s| of(s).ok_or_else(|| "attention: no kernels for it".into())).collect()
 }
 
 fn small(device: &Device, report: &mut Report, s: Sizes) {
-    for (kind, made) in [("simple", false), ("made", true)] {
-        report.line(&format!("attention {} {kind}", s.name()), || {
+    for (name, kind) in [("simple", Kind::Simple), ("made", Kind::Made)] {
+        report.line(&format!("attention {} {name}", s.name()), || {
             let data = Data::new(device, &s)?;
-            run(device, &data, &launches(&s.plan(), made)?)?;
+            run(device, &data, &launches(&s.plan(), kind)?)?;
             verdict(&s, &judge(&s, &data, 40)?)
         });
     }
 }
 
-fn large(device: &Device, report: &mut Report, s: Sizes) {
-    report.line(&format!("attention {} timed", s.name()), || {
+fn large(device: &Device, report: &mut Report, s: Sizes, kind: Kind) {
+    let name = if kind == Kind::Hopper { "hopper timed" } else { "timed" };
+    report.line(&format!("attention {} {name}", s.name()), || {
         let data = Data::new(device, &s)?;
-        let passes = launches(&s.plan(), true)?;
+        let passes = launches(&s.plan(), kind)?;
         let scratches = run(device, &data, &passes)?;
         let right = verdict(&s, &judge(&s, &data, 12)?)?;
         let addresses = data.addresses();

@@ -38,7 +38,7 @@ impl Device {
         Ok(Some(Device {
             context,
             stream,
-            arch: format!("sm_{major}{minor}"),
+            arch: if major == 9 { "sm_90a".into() } else { format!("sm_{major}{minor}") },
             functions: RefCell::default(),
             plain: RefCell::default(),
         }))
@@ -46,6 +46,11 @@ impl Device {
 
     pub fn name(&self) -> Res<String> {
         Ok(format!("{} ({})", self.context.name()?, self.arch))
+    }
+
+    /// True if kernels are compiled with what only Hopper has.
+    pub fn is_hopper(&self) -> bool {
+        self.arch == "sm_90a"
     }
 
     pub fn context(&self) -> sys::CUcontext {

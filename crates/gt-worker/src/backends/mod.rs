@@ -11,6 +11,24 @@ use std::sync::Arc;
 /// The names `open` takes.
 pub const NAMES: [&str; 6] = ["auto", "cuda", "cpu", "reference", "pytorch", "numpy"];
 
+/// Opens device `i` of `n` that share this machine: GPUs are taken in turns, and processors are divided, so that each
+/// device has cores of its own. Says why `auto` is not a GPU.
+pub fn choose_share(name: &str, i: usize, n: usize) -> Result<(Arc<dyn Backend>, Option<String>)> {
+    let gpus = gpus(name);
+    let cores = cpu::threads::cores();
+    let each = cores.len() / n.max(1);
+    match name {
+        "auto" | "pytorch" | "cpu" if gpus == 0 && n > 1 && each > 0 && i < n => {
+            Ok((Arc::new(cpu::CpuBackend::on_cores(&cores[i * each..(i + 1) * each])), None))
+        }
+        // More processors than cores take turns.
+        name => {
+            let device = if gpus > 0 { Some(i as u32 % gpus) } else { None };
+            choose(name, Some(each.max(1) as u32), device)
+        }
+    }
+}
+
 /// Opens a device by name. `auto` (also `pytorch`) is the fastest there is, `numpy` is the reference.
 pub fn open(name: &str, threads: Option<u32>) -> Result<Arc<dyn Backend>> {
     choose(name, threads, None).map(|(backend, _)| backend)

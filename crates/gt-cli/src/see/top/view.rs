@@ -66,7 +66,7 @@ fn render(top: &Top, area: Rect, buffer: &mut Buffer) {
     let [head, upper, legend, lower, picked, foot] = rows.areas(area);
     header(top, head, buffer);
     draw_workers(top, upper, buffer);
-    draw_legend(legend, buffer);
+    draw_legend(top, legend, buffer);
     draw_clients(top, lower, buffer);
     if detail > 0 {
         draw_picked(top, picked, buffer);
@@ -78,7 +78,11 @@ fn render(top: &Top, area: Rect, buffer: &mut Buffer) {
 }
 
 fn header(top: &Top, area: Rect, buffer: &mut Buffer) {
-    let mut spans = vec![" GT top ".bold().reversed(), format!(" {} ", top.address).into()];
+    let mut spans = vec![" GT top ".bold().reversed()];
+    if top.paused {
+        spans.push(" PAUSED ".black().on_yellow());
+    }
+    spans.push(format!(" {} ", top.address).into());
     if let Some(s) = top.rates.snapshot() {
         let ops: f64 = top.rates.workers.values().map(|w| w.instructions).sum();
         let busy: f64 = top.rates.workers.values().map(|w| w.busy).sum();
@@ -90,9 +94,6 @@ fn header(top: &Top, area: Rect, buffer: &mut Buffer) {
             format!("{:.0}% busy", 100.0 * busy / top.rates.workers.len().max(1) as f64),
         ];
         spans.push(format!("| {}", parts.join(" | ")).into());
-    }
-    if top.paused {
-        spans.push(" PAUSED ".black().on_yellow());
     }
     Line::from(spans).render(area, buffer);
 }
@@ -120,6 +121,9 @@ fn draw_workers(top: &Top, area: Rect, buffer: &mut Buffer) {
             None => "waiting for the server's first answer",
         };
         return Line::from(text.dim()).render(inner, buffer);
+    }
+    if inner.height == 0 {
+        return;
     }
     let room = (inner.height / TALL).max(1) as usize;
     let at = top.worker.and_then(|id| top.rates.workers.keys().position(|w| *w == id)).unwrap_or(0);
@@ -158,9 +162,9 @@ fn draw_worker(worker: &WorkerRates, picked: bool, area: Rect, buffer: &mut Buff
     let mut parts = vec![
         format!("{} ops/s", count(worker.instructions)),
         format!("{} gpu", seconds(g.busy_us as f64 / 1e6)),
-        memory_text(g),
+        memory_text(g, area.width >= 100),
         format!("queue {}", g.queued),
-        format!("in {}/s out {}/s", bytes(worker.bytes_in), bytes(worker.bytes_out)),
+        format!("↓{}/s ↑{}/s", bytes(worker.bytes_in), bytes(worker.bytes_out)),
     ];
     let room = area.width.saturating_sub(NAME) as usize;
     let device = format!("{} {}", worker.view.backend, worker.view.device);
@@ -171,9 +175,9 @@ fn draw_worker(worker: &WorkerRates, picked: bool, area: Rect, buffer: &mut Buff
     buffer.set_string(area.x + NAME, area.y + 1, text, Style::new().dim());
 }
 
-fn memory_text(g: &Gauge) -> String {
+fn memory_text(g: &Gauge, wide: bool) -> String {
     match g.memory_limit {
-        0 | u64::MAX => format!("mem {}", bytes(g.memory as f64)),
+        limit if !wide || limit == 0 || limit == u64::MAX => format!("mem {}", bytes(g.memory as f64)),
         limit => format!("mem {}/{}", bytes(g.memory as f64), bytes(limit as f64)),
     }
 }
@@ -211,10 +215,14 @@ fn draw_bar(families: &[f64], area: Rect, buffer: &mut Buffer) {
     }
 }
 
-fn draw_legend(area: Rect, buffer: &mut Buffer) {
+/// The families that have been seen.
+fn draw_legend(top: &Top, area: Rect, buffer: &mut Buffer) {
     let mut spans = vec![Span::raw(" ")];
-    let full: usize = Family::ALL.iter().map(|f| f.text().len() + 3).sum::<usize>() + 7;
-    for family in Family::ALL {
+    let gauges = || top.rates.workers.values().filter_map(|w| w.view.gauge.as_ref());
+    let seen = |f: &Family| gauges().any(|g| g.families_us[*f as usize] > 0);
+    let families: Vec<Family> = Family::ALL.into_iter().filter(seen).collect();
+    let full: usize = families.iter().map(|f| f.text().len() + 3).sum::<usize>() + 7;
+    for family in families {
         let name = family.text();
         let name = if full > area.width as usize { &name[..name.len().min(5)] } else { name };
         spans.push(Span::styled("█ ", Style::new().fg(color(family))));

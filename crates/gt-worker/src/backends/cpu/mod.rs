@@ -2,6 +2,7 @@
 
 mod attend;
 pub mod attention;
+mod collective;
 mod convert;
 mod fold;
 mod halves;
@@ -34,9 +35,20 @@ pub struct CpuBackend {
     pool: Arc<Pool>,
     threads: Arc<Threads>,
     options: CompileOptions,
+    /// The cores its threads stay on.
+    cores: Option<Vec<usize>>,
 }
 
 impl CpuBackend {
+    /// A device of its own threads, one for each of these cores, which they do not leave: for several workers of one
+    /// process that run at the same time.
+    pub fn on_cores(cores: &[usize]) -> CpuBackend {
+        let mut backend = CpuBackend::new(Some(1));
+        backend.threads = Arc::new(Threads::pinned(cores));
+        backend.cores = Some(cores.to_vec());
+        backend
+    }
+
     /// A device of `threads` threads, by default one per core.
     pub fn new(threads: Option<u32>) -> CpuBackend {
         CpuBackend::with_options(threads, CompileOptions::default())
@@ -47,7 +59,12 @@ impl CpuBackend {
         let options = CompileOptions { takes, longest_row: LONGEST_ROW, ..options };
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let count = threads.map_or(cores, |n| n.max(1) as usize);
-        CpuBackend { pool: Pool::new(total_memory() / 10 * 9), threads: Threads::shared(count), options }
+        CpuBackend {
+            pool: Pool::new(total_memory() / 10 * 9),
+            threads: Threads::shared(count),
+            options,
+            cores: None,
+        }
     }
 }
 
@@ -111,6 +128,16 @@ impl Backend for CpuBackend {
         let options = CompileOptions { apart: effort == Effort::Apart, ..self.options };
         let plan = gt_compiler::compile(structure, types, options)?;
         Ok(Arc::new(plan::CpuPlan::new(plan, structure.clone(), self.pool.clone(), self.threads.clone())))
+    }
+
+    fn settle(&self) {
+        if let Some(core) = self.cores.as_ref().and_then(|c| c.first()) {
+            threads::pin(*core);
+        }
+    }
+
+    fn gangs(&self) -> bool {
+        true
     }
 
     fn upload(&self, ty: &Ty, data: HostBytes) -> Result<Buffer> {

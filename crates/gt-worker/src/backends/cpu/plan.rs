@@ -6,8 +6,9 @@ use super::lower::{FoldOrder, Lowered, lower};
 use super::memory::{Block, CpuMemory, Pool};
 use super::threads::{Ptr, Threads};
 use super::waves::{Wave, waves};
-use super::{attend, cpu_memory, index, matmul, rows, sort};
+use super::{attend, collective, cpu_memory, index, matmul, rows, sort};
 use crate::backend::{Buffer, Plan, PlanError, StepClock};
+use crate::gang::Group;
 use gt_compiler::{Place, Work};
 use gt_ir::{Error, Op, Slot, Structure, philox};
 use gt_net::observe::StepInfo;
@@ -93,7 +94,9 @@ impl CpuPlan {
             (_, Some(Ready::Kernel(k))) => k.numel * k.cost,
             (_, Some(Ready::Fold(f))) => f.kernel.numel * f.kernel.cost,
             (Work::Matmul(mm), None) => mm.batch.numel() * mm.m * mm.n * mm.k / 24,
-            (Work::Attention(_) | Work::AttentionGrad(_) | Work::Sort { .. }, None) => return None,
+            (Work::Attention(_) | Work::AttentionGrad(_) | Work::Sort { .. } | Work::Collective(_), None) => {
+                return None;
+            }
             (_, None) => {
                 let mut bytes = 0;
                 self.plan.steps[i].writes(|s| bytes += self.plan.storages[s as usize].bytes);
@@ -119,15 +122,7 @@ impl CpuPlan {
 
     /// Runs all steps: in order the first time, as waves when the plan has come back.
     fn run_steps(&self, bases: Bases, clock: Option<&StepClock>) -> Result<(), PlanError> {
-        let alone = |i: usize| {
-            let instr = Some(self.plan.steps[i].instr);
-            let start = clock.map(StepClock::now);
-            let done = self.step(i, bases).map_err(|error| PlanError { instr, error });
-            if let (Some(clock), Some(start)) = (clock, start) {
-                clock.end(i as u32, start);
-            }
-            done
-        };
+        let alone = |i: usize| self.alone(i, bases, clock);
         let first = self.runs.fetch_add(1, Ordering::Relaxed) == 0;
         if first || self.threads.count() == 1 || self.plan.steps.len() < 3 {
             return (0..self.plan.steps.len()).try_for_each(alone);
@@ -149,6 +144,48 @@ impl CpuPlan {
             }
         }
         Ok(())
+    }
+
+    fn alone(&self, i: usize, bases: Bases, clock: Option<&StepClock>) -> Result<(), PlanError> {
+        let instr = Some(self.plan.steps[i].instr);
+        let start = clock.map(StepClock::now);
+        let done = self.step(i, bases).map_err(|error| PlanError { instr, error });
+        if let (Some(clock), Some(start)) = (clock, start) {
+            clock.end(i as u32, start);
+        }
+        done
+    }
+
+    /// Runs all steps in order, together with the others of the gang. A rank that is past the last step that can fail
+    /// overwrites its dying inputs, so by then it knows that no other has failed (C5).
+    fn steps_together(
+        &self,
+        bases: Bases,
+        group: &dyn Group,
+        clock: Option<&StepClock>,
+    ) -> Result<(), PlanError> {
+        let steps = &self.plan.steps;
+        let last = steps.iter().rposition(|s| s.can_fail());
+        let met = last.is_some_and(|i| matches!(steps[i].work, Work::Collective(_)));
+        let donates = self.structure.inputs.iter().any(|i| i.dies);
+        let agrees_at = (donates && !met).then_some(last.map_or(0, |i| i + 1));
+        for (i, step) in steps.iter().enumerate() {
+            if agrees_at == Some(i) {
+                group.agree()?;
+            }
+            match &step.work {
+                Work::Collective(c) => {
+                    let start = clock.map(StepClock::now);
+                    collective::run(c, &self.plan, bases, group)
+                        .map_err(|e| PlanError { instr: e.instr.or(Some(step.instr)), ..e })?;
+                    if let (Some(clock), Some(start)) = (clock, start) {
+                        clock.end(i as u32, start);
+                    }
+                }
+                _ => self.alone(i, bases, clock)?,
+            }
+        }
+        if agrees_at == Some(steps.len()) { group.agree() } else { Ok(()) }
     }
 
     fn step(&self, i: usize, bases: Bases) -> Result<(), Error> {
@@ -219,6 +256,9 @@ impl CpuPlan {
             Work::Sort { dim, descending, k, x, values, indices } => {
                 sort::sort((*dim, *descending, *k), x, [*values, *indices], bases, threads)
             }
+            Work::Collective(_) => {
+                return Err(Error::Runtime("a part of a gang was run alone".into()));
+            }
             Work::Softmax { log, dim, x, out } => rows::softmax(*log, *dim, x, *out, bases, threads),
         }
         Ok(())
@@ -274,14 +314,18 @@ struct Bound {
 impl CpuPlan {
     fn run_with(
         &self,
-        inputs: &mut Vec<Buffer>,
+        inputs: &mut [Buffer],
         slots: &[Slot],
         clock: Option<&StepClock>,
+        group: Option<&dyn Group>,
     ) -> Result<Vec<Buffer>, PlanError> {
         let mut bound = self.bind(inputs).map_err(|error| PlanError { instr: None, error })?;
         let bases = Bases { ptrs: &bound.ptrs, slots };
         let _awake = self.long.then(|| self.threads.stay_awake());
-        self.run_steps(bases, clock)?;
+        match group {
+            None => self.run_steps(bases, clock)?,
+            Some(group) => self.steps_together(bases, group, clock)?,
+        }
         let mut outs: Vec<Buffer> = Vec::with_capacity(self.plan.outs.len());
         for (k, &storage) in self.plan.outs.iter().enumerate() {
             let at = storage as usize;
@@ -303,7 +347,17 @@ impl CpuPlan {
 
 impl Plan for CpuPlan {
     fn run(&self, inputs: &mut Vec<Buffer>, slots: &[Slot]) -> Result<Vec<Buffer>, PlanError> {
-        self.run_with(inputs, slots, None)
+        self.run_with(inputs, slots, None, None)
+    }
+
+    fn run_gang(
+        &self,
+        inputs: &mut Vec<Buffer>,
+        slots: &[Slot],
+        group: &dyn Group,
+        clock: Option<&StepClock>,
+    ) -> Result<Vec<Buffer>, PlanError> {
+        self.run_with(inputs, slots, clock, Some(group))
     }
 
     fn run_timed(
@@ -312,7 +366,7 @@ impl Plan for CpuPlan {
         slots: &[Slot],
         clock: &StepClock,
     ) -> Result<Vec<Buffer>, PlanError> {
-        self.run_with(inputs, slots, Some(clock))
+        self.run_with(inputs, slots, Some(clock), None)
     }
 
     fn steps(&self) -> Vec<StepInfo> {

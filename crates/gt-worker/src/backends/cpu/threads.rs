@@ -100,6 +100,28 @@ fn look(limit: impl Fn() -> Duration, f: impl Fn() -> bool) -> bool {
     }
 }
 
+/// The cores this process may use.
+pub fn cores() -> Vec<usize> {
+    // SAFETY: an empty set is valid, and the call fills in at most its size.
+    let (got, set) = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        (libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set), set)
+    };
+    // SAFETY: every index is within the set.
+    let usable = |core: &usize| got == 0 && unsafe { libc::CPU_ISSET(*core, &set) };
+    (0..libc::CPU_SETSIZE as usize).filter(usable).collect()
+}
+
+/// Keeps the calling thread on a core. A system that refuses loses nothing but speed.
+pub fn pin(core: usize) {
+    // SAFETY: the set is on the stack, and the index is checked by the macro's own bound.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(core.min(libc::CPU_SETSIZE as usize - 1), &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
+    }
+}
+
 /// Keeps helpers from falling asleep between the jobs of a caller.
 pub struct Awake<'a>(&'a Shared);
 
@@ -112,6 +134,15 @@ impl Drop for Awake<'_> {
 impl Threads {
     /// `count` threads, the calling one included.
     pub fn new(count: usize) -> Threads {
+        Threads::start(count, None)
+    }
+
+    /// A thread for each of these cores; the first is the calling one's, which pins itself.
+    pub fn pinned(cores: &[usize]) -> Threads {
+        Threads::start(cores.len(), Some(cores))
+    }
+
+    fn start(count: usize, cores: Option<&[usize]>) -> Threads {
         let shared = Arc::new(Shared {
             claim: AtomicU64::new(0),
             work: [AtomicUsize::new(0), AtomicUsize::new(0)],
@@ -127,7 +158,12 @@ impl Threads {
         let helpers = (1..count.max(1))
             .filter_map(|i| {
                 let shared = shared.clone();
-                std::thread::Builder::new().name(format!("gt-cpu-{i}")).spawn(move || help(&shared)).ok()
+                let core = cores.map(|cores| cores[i]);
+                let work = move || {
+                    core.into_iter().for_each(pin);
+                    help(&shared);
+                };
+                std::thread::Builder::new().name(format!("gt-cpu-{i}")).spawn(work).ok()
             })
             .collect();
         Threads { shared, helpers, busy: Mutex::new(0) }

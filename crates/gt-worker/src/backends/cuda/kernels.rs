@@ -155,8 +155,9 @@ impl Kernels {
     }
 }
 
-/// How kernels are compiled. Contraction is off: each instruction rounds (C7).
+/// How kernels are compiled. Contraction is off: each instruction rounds (C7). On Hopper its own instructions may be used.
 fn options(arch: &str) -> Vec<String> {
+    let arch = if arch == "sm_90" { "sm_90a" } else { arch };
     vec![format!("--gpu-architecture={arch}"), "--fmad=false".into(), "--std=c++17".into()]
 }
 

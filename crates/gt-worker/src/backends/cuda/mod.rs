@@ -76,6 +76,8 @@ impl CudaBackend {
     /// What steps there are is the backend's own to say.
     pub fn with_options(number: u32, options: CompileOptions) -> Result<CudaBackend> {
         let device = Device::open(number)?;
+        let own = std::env::var("GT_HOPPER").is_ok_and(|on| on == "1");
+        gt_kernels::attention::use_hopper(own && device.arch_name() == "sm_90");
         let account = Arc::new(Account::new(device.memory.saturating_sub(LEFT)));
         let shared = Shared::new(device, account)?;
         let warm = Arc::downgrade(&shared);

@@ -109,6 +109,7 @@ fn is_integer(work: &Work) -> bool {
         | Work::CheckNonzero { .. }
         | Work::Attention(_)
         | Work::AttentionGrad(_)
+        | Work::Collective(_)
         | Work::Softmax { .. } => false,
     }
 }
@@ -228,6 +229,7 @@ impl Ranges {
             }
             Work::Random { out, .. } => write(*out, None),
             Work::Matmul(mm) => write(mm.out, None),
+            Work::Collective(c) => c.outs.iter().for_each(|out| write(*out, None)),
             Work::CheckIndex { .. }
             | Work::CheckNonzero { .. }
             | Work::Attention(_)

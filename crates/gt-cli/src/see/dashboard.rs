@@ -1,0 +1,161 @@
+//! The dashboard: a page in the browser, `/metrics` for Prometheus and `/healthz`. It watches the server as any other
+//! client does: counters all the time, programs only while somebody looks at the page.
+
+mod json;
+mod metrics;
+
+use super::http::{self, Request, Response};
+use super::log::Reader;
+use super::observer::{Observer, Seen};
+use super::timeline::Timeline;
+use gt_ir::{Result, bail};
+use gt_net::addr::Addr;
+use gt_net::observe::{Detail, Snapshot};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Milliseconds between snapshots.
+const EVERY_MS: u32 = 500;
+/// Snapshots kept: five minutes.
+const KEPT: usize = 600;
+/// How long the page must have been silent before nobody is taken to look.
+const LOOKED: Duration = Duration::from_secs(5);
+/// Seconds of the timeline, and lines kept for it at most.
+const TIMELINE: f64 = 6.0;
+const MAX_LINES: usize = 40_000;
+
+/// What the page shows.
+#[derive(Default)]
+struct Board {
+    history: VecDeque<Snapshot>,
+    lines: VecDeque<String>,
+    /// When the page last asked.
+    looked: Option<Instant>,
+    lost: Option<String>,
+}
+
+/// Who may look.
+struct Door {
+    token: Option<String>,
+}
+
+/// Starts the dashboard of the server at `addr`; gives its port.
+pub fn start(host: &str, port: u16, addr: &Addr, token: Option<String>) -> Result<u16> {
+    if token.is_none() && !http::is_loopback(host) {
+        bail!(Value, "http: {host} is not loopback, which needs a token: give --token-file");
+    }
+    let board = Arc::new(Mutex::new(Board::default()));
+    let (watched, at, shown) = (board.clone(), addr.clone(), token.clone());
+    let watch = move || watch(&watched, &at, shown);
+    let _ = std::thread::Builder::new().name("gt-board".into()).spawn(watch);
+    let door = Door { token };
+    http::serve(host, port, Arc::new(move |request| answer(request, &board, &door)))
+}
+
+/// Watches the server for as long as the process lives.
+fn watch(board: &Mutex<Board>, addr: &Addr, token: Option<String>) {
+    loop {
+        match Observer::connect(addr, token.clone(), Detail::Counters, EVERY_MS) {
+            Ok(observer) => {
+                board.lock().lost = None;
+                follow(board, &observer);
+            }
+            Err(error) => board.lock().lost = Some(error.to_string()),
+        }
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+fn follow(board: &Mutex<Board>, observer: &Observer) {
+    let mut detail = Detail::Counters;
+    loop {
+        let seen = observer.next(Duration::from_millis(250));
+        let mut board = board.lock();
+        match seen {
+            Some(Seen::Snapshot(snapshot)) => {
+                if board.history.len() == KEPT {
+                    board.history.pop_front();
+                }
+                board.history.push_back(*snapshot);
+            }
+            Some(Seen::Lines(lines)) => {
+                board.lines.extend(lines);
+                let over = board.lines.len().saturating_sub(MAX_LINES);
+                board.lines.drain(..over);
+            }
+            Some(Seen::Lost(why)) => {
+                board.lost = Some(why);
+                return;
+            }
+            None => {}
+        }
+        let wanted = match board.looked.is_some_and(|at| at.elapsed() < LOOKED) {
+            true => Detail::Programs,
+            false => Detail::Counters,
+        };
+        if wanted != detail {
+            detail = wanted;
+            board.lines.clear();
+            drop(board);
+            if observer.watch(detail, EVERY_MS).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn answer(request: &Request, board: &Mutex<Board>, door: &Door) -> Response {
+    if request.path == "/healthz" {
+        let board = board.lock();
+        let healthy = board.lost.is_none() && !board.history.is_empty();
+        return match healthy {
+            true => Response::ok("text/plain; charset=utf-8", "ok\n"),
+            false => Response::error(503, "the dispatcher does not answer"),
+        };
+    }
+    let open = match &door.token {
+        None => true,
+        Some(token) => request.token.as_ref().is_some_and(|given| same(given.as_bytes(), token.as_bytes())),
+    };
+    if door.token.is_none() && !request.is_by_address() {
+        return Response::error(400, "without a token the dashboard is reached by address or as localhost");
+    }
+    if !open {
+        return Response::error(401, "show the server's token: /?token=... or Authorization: Bearer ...");
+    }
+    match request.path.as_str() {
+        "/" => Response::ok("text/html; charset=utf-8", include_str!("dashboard/page.html")),
+        "/api/state" => {
+            let mut board = board.lock();
+            board.looked = Some(Instant::now());
+            Response::ok("application/json", json::state(&board.history, board.lost.as_deref()))
+        }
+        "/api/timeline" => Response::ok("application/json", timeline(board)),
+        "/metrics" => {
+            let board = board.lock();
+            let text = board.history.back().map(metrics::text).unwrap_or_default();
+            Response::ok("text/plain; version=0.0.4; charset=utf-8", text)
+        }
+        _ => Response::error(404, "there are /, /metrics, /healthz, /api/state and /api/timeline"),
+    }
+}
+
+/// The last seconds, as lanes of spans.
+fn timeline(board: &Mutex<Board>) -> String {
+    let mut reader = Reader::default();
+    {
+        let mut board = board.lock();
+        board.looked = Some(Instant::now());
+        board.lines.iter().for_each(|line| reader.line(line));
+    }
+    let now = reader.entries.iter().map(|e| e.at).fold(0.0, f64::max);
+    reader.entries.retain(|e| e.at >= now - TIMELINE || e.event == "CONNECT");
+    json::timeline(&Timeline::new(reader.entries), now - TIMELINE, now)
+}
+
+/// Compares without telling by the time it takes where the difference is.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
+}

@@ -1,0 +1,469 @@
+//! A session's programs over several workers: when they may go, what goes with them, and values that lie in pieces.
+
+use super::mesh::{Known, Mesh, Situation};
+use super::message::{Parts, part};
+use super::pool::Worker;
+use super::session::{Gather, Holder, Pending, Session, Spread, Tensor};
+use super::{Action, Cx};
+use crate::shard::{self, Answer, Costs, Divided};
+use gt_ir::layout::{Layout, Part};
+use gt_ir::program::Without;
+use gt_ir::signal::Mark;
+use gt_ir::{Input, Program, Result, Structure, TensorId, Ty, bail};
+use gt_net::msg::{ClientMsg, Fetch, Gang, Payload, Piece, Run, Value, WorkerCmd, WorkerId};
+use std::sync::Arc;
+
+/// Programs that the dispatcher adds to a session are numbered from here on.
+pub(super) const ADDED: u64 = 1 << 62;
+/// Programs of more instructions, over all workers, are divided elsewhere.
+const INLINE: usize = 512;
+/// Programs of more instructions are not worked out again without the one that failed.
+const RESCUED: usize = 4096;
+
+/// How a session's programs are divided over workers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sharding {
+    /// Tensors of fewer bytes are not split for their own sake (`GT_SHARD_MIN`); 0 splits whatever can be.
+    least: Option<u64>,
+}
+
+/// What a session's next program waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Wait {
+    /// The answer to this question.
+    Plan(u64),
+    /// Tensors on their way to workers: a gang starts only when nothing it needs is outside (C9).
+    Arrivals,
+}
+
+impl Sharding {
+    /// Reads a session's variables; none if its programs stay on one worker each.
+    pub fn read<'a>(var: &impl Fn(&str) -> Option<&'a str>) -> Result<Option<Sharding>> {
+        if var("GT_AUTO_SHARD").is_none_or(|v| v == "0") {
+            return Ok(None);
+        }
+        let least = match var("GT_SHARD_MIN").map(str::parse::<u64>) {
+            None => None,
+            Some(Ok(bytes)) => Some(bytes),
+            Some(Err(_)) => bail!(Value, "GT_SHARD_MIN: expected a number of bytes"),
+        };
+        Ok(Some(Sharding { least }))
+    }
+}
+
+impl Session {
+    pub(super) fn waits_for_plan(&self, ask: u64) -> bool {
+        self.waits == Some(Wait::Plan(ask))
+    }
+
+    /// Keeps a message until what the session waits for has come.
+    pub(super) fn defer(&mut self, message: ClientMsg, cx: &mut Cx) -> Result<()> {
+        if self.deferred.len() >= cx.config.max_unfinished {
+            bail!(Value, "session: {} messages wait, the client ignores its credit", self.deferred.len());
+        }
+        self.deferred.push_back(message);
+        Ok(())
+    }
+
+    /// Goes on with what was deferred, if that has come which it waits for.
+    pub(super) fn resume(&mut self, cx: &mut Cx) -> Result<()> {
+        let still = match self.waits {
+            None => false,
+            Some(Wait::Plan(ask)) => cx.meshes.is_asked(ask),
+            Some(Wait::Arrivals) => self.is_awaited(),
+        };
+        if still {
+            return Ok(());
+        }
+        self.waits = None;
+        while self.waits.is_none()
+            && let Some(message) = self.deferred.pop_front()
+        {
+            self.act(message, cx)?;
+        }
+        Ok(())
+    }
+
+    /// True if bytes of this session are on their way to workers.
+    pub(super) fn is_awaited(&self) -> bool {
+        !self.moves.is_empty() || !self.arriving.is_empty()
+    }
+
+    /// The bytes of an upload have come to their worker.
+    pub(super) fn arrived(&mut self, tensor: TensorId, cx: &mut Cx) -> Result<()> {
+        self.arriving.remove(&tensor);
+        self.resume(cx)
+    }
+
+    /// The workers a program runs on if it is divided: those of its first mark's signal, else those that hold its
+    /// largest input in pieces, else all if the session's programs are divided by themselves.
+    fn mesh(&self, program: &Program, cx: &mut Cx) -> Option<Arc<Mesh>> {
+        if let Some(mark) = program.structure.marks.first() {
+            let present = self.signals.get(mark.signal)?.on(cx.pool.len()).ok()?;
+            let ids: Vec<WorkerId> = cx.pool.iter().map(|(id, _)| id).collect();
+            let workers: Vec<WorkerId> =
+                present.workers.iter().filter_map(|at| ids.get(*at as usize).copied()).collect();
+            if can_meet(&workers, cx) {
+                return Some(cx.meshes.get(&workers, cx.pool, cx.config, cx.out));
+            }
+        }
+        let spread = |id: &TensorId| self.tensors.get(id).filter(|t| t.spread.is_some());
+        let largest = program.inputs.iter().filter_map(spread).max_by_key(|t| t.ty.bytes());
+        if let (Some(tensor), None) = (largest, self.sharding) {
+            return tensor.spread.as_ref().map(|s| s.mesh.clone());
+        }
+        self.sharding?;
+        // Workers of one process meet in its memory, others by their bulk planes.
+        let able = || cx.pool.iter().filter(|(_, w)| w.info.gangs);
+        let first = &able().next()?.1.info.process;
+        let reached = able().all(|(_, w)| w.info.endpoint.is_some());
+        let meets = |w: &(WorkerId, &Worker)| reached || w.1.info.process == *first;
+        let workers: Vec<WorkerId> = able().filter(meets).map(|(id, _)| id).collect();
+        (workers.len() > 1).then(|| cx.meshes.get(&workers, cx.pool, cx.config, cx.out))
+    }
+
+    /// The layouts that a program's marks ask for. A mesh of several axes is taken as one, split as the first of its
+    /// axes that splits.
+    fn fixed(&self, program: &Program, types: &[Ty]) -> Vec<(u32, Layout)> {
+        let layout = |mark: &Mark| {
+            let ty = types.get(mark.value as usize)?;
+            let lays = self.signals.get(mark.signal)?.layouts(&ty.shape).ok()?;
+            let split = lays.iter().flatten().find(|l| **l != Layout::Whole);
+            let asked = split.or(lays.iter().flatten().next()).copied()?;
+            mark.firm.then_some((mark.value, asked))
+        };
+        program.structure.marks.iter().filter_map(layout).collect()
+    }
+
+    fn costs(&self, mesh: &Mesh, cx: &Cx) -> Costs {
+        let info = mesh.workers.first().and_then(|w| cx.pool.get(*w)).map(|w| &w.info);
+        let mut costs = match info {
+            Some(info) if info.backend == "cuda" => Costs::gpu(),
+            info => Costs::cpu(info.map_or(1, |i| i.threads)),
+        };
+        if let Some(least) = self.sharding.and_then(|s| s.least) {
+            (costs.least, costs.always) = (least, least == 0);
+        }
+        costs
+    }
+
+    /// How the inputs of a program lie on a mesh.
+    fn situation(&self, program: &Program, types: &[Ty], mesh: &Mesh, cx: &Cx) -> Option<Situation> {
+        let lies = |id: &TensorId| {
+            let tensor = self.tensors.get(id)?;
+            match &tensor.spread {
+                Some(spread) => Some((spread.layout, false)),
+                None => Some((Layout::Whole, !mesh.workers.iter().all(|w| tensor.is_at(*w)))),
+            }
+        };
+        let inputs: Option<Vec<_>> = program.inputs.iter().map(lies).collect();
+        let (fixed, costs) = (self.fixed(program, types), self.costs(mesh, cx));
+        Some(Situation { inputs: inputs?, fixed, parts: mesh.workers.len(), costs })
+    }
+
+    /// Gets a program ready to go: it is divided, and its inputs are on the workers. Gives what it has to wait for.
+    /// Whatever is wrong with it shows when it goes.
+    pub(super) fn prepare(&mut self, program: &mut Program, parts: &mut Parts, cx: &mut Cx) -> Option<Wait> {
+        let mesh = self.mesh(program, cx)?;
+        let types = cx.checked.check(program).ok()?;
+        program.check_binding(&types).ok()?;
+        for id in &program.inputs {
+            if self.tensors.get(id).is_none_or(|t| t.poison.is_some() || t.freed_by != 0) {
+                return None;
+            }
+        }
+        for id in &program.inputs {
+            let elsewhere = self.tensors[id].spread.as_ref().filter(|s| s.mesh != mesh).cloned();
+            if let Some(spread) = elsewhere {
+                self.make_whole(*id, &spread, parts, cx);
+            }
+        }
+        let situation = self.situation(program, &types, &mesh, cx)?;
+        match cx.meshes.find(program.key, &program.structure, &situation) {
+            Some(Known::Done(Ok(None))) => return None,
+            Some(Known::Done(Ok(Some(_)))) => {}
+            Some(Known::Done(Err(_))) => return None,
+            Some(Known::Asked(ask)) => return Some(Wait::Plan(ask)),
+            None => {
+                let ask = situation.question(&program.structure, &types);
+                if program.structure.instrs.len() * ask.parts > INLINE {
+                    let number = cx.meshes.ask(program.key, &program.structure, situation);
+                    cx.out.push(Action::Plan { ask: number, program: Arc::new(ask) });
+                    return Some(Wait::Plan(number));
+                }
+                let divided = shard::divide(&ask).map(|d| d.map(Arc::new));
+                let solo = !matches!(divided, Ok(Some(_)));
+                cx.meshes.keep(program.key, &program.structure, situation, Known::Done(divided));
+                if solo {
+                    return None;
+                }
+            }
+        }
+        for id in &program.inputs {
+            if self.tensors[id].spread.is_none() {
+                mesh.workers.iter().for_each(|worker| self.bring(*id, *worker, parts, cx));
+            }
+        }
+        self.is_awaited().then_some(Wait::Arrivals)
+    }
+
+    /// A program's division as `prepare` left it; the inputs have since been brought to all workers.
+    fn division(&self, program: &Program, types: &Arc<[Ty]>, cx: &mut Cx) -> Option<(Arc<Mesh>, Answer)> {
+        let mesh = self.mesh(program, cx)?;
+        let situation = self.situation(program, types, &mesh, cx)?;
+        let known = cx.meshes.find(program.key, &program.structure, &situation);
+        let divided = match known {
+            Some(Known::Done(divided)) => divided,
+            Some(Known::Asked(_)) | None => {
+                let divided = shard::divide(&situation.question(&program.structure, types));
+                let divided = divided.map(|d| d.map(Arc::new));
+                cx.meshes.keep(program.key, &program.structure, situation, Known::Done(divided.clone()));
+                divided
+            }
+        };
+        Some((mesh, divided))
+    }
+
+    /// True if a program runs on several workers.
+    pub(super) fn is_divided(&self, program: &Program, types: &Arc<[Ty]>, cx: &mut Cx) -> bool {
+        let split = |id: &TensorId| self.tensors.get(id).is_some_and(|t| t.spread.is_some());
+        match self.division(program, types, cx) {
+            Some((_, Ok(divided))) => divided.is_some(),
+            // What cannot be divided fails where it would go.
+            Some((_, Err(_))) | None => program.inputs.iter().any(split),
+        }
+    }
+
+    /// Sends a divided program to its workers.
+    pub(super) fn send_gang(
+        &mut self,
+        seq: u64,
+        program: Program,
+        types: &Arc<[Ty]>,
+        parts: &mut Parts,
+        cx: &mut Cx,
+    ) -> Result<()> {
+        let (mesh, divided) = match self.division(&program, types, cx) {
+            Some((mesh, Ok(Some(divided)))) => (mesh, divided),
+            Some((_, Err(error))) => return Err(error),
+            Some((_, Ok(None))) | None => bail!(Runtime, "program {seq}: its inputs lie on several workers"),
+        };
+        for ((&id, &out), &layout) in program.outs.iter().zip(&program.structure.outs).zip(&divided.outs) {
+            let mut tensor = Tensor::new(types[out as usize].clone());
+            tensor.spread = spread(&mesh, layout);
+            tensor.holders = mesh.workers.iter().map(|w| Holder { worker: *w, moving: None }).collect();
+            self.add(id, tensor, cx)?;
+        }
+        let dying = program.inputs.iter().zip(&program.structure.inputs).filter(|(_, i)| i.dies);
+        let mut frees = Vec::new();
+        for id in program.frees.iter().chain(dying.map(|(id, _)| id)) {
+            if let Some(tensor) = self.tensors.get_mut(id).filter(|t| t.freed_by == 0) {
+                tensor.freed_by = seq;
+                frees.push(*id);
+            }
+        }
+        let mut pending = Pending::new(&mesh.workers, program.outs.clone(), frees);
+        pending.origins = divided.parts.first().map(|p| p.origins.clone());
+        self.send_parts_of(seq, &program, &mesh, &divided, parts, cx)?;
+        pending.program = Some(Box::new(program));
+        self.pending.insert(seq, pending);
+        Ok(())
+    }
+
+    fn send_parts_of(
+        &mut self,
+        seq: u64,
+        program: &Program,
+        mesh: &Mesh,
+        divided: &Divided,
+        parts: &mut Parts,
+        cx: &mut Cx,
+    ) -> Result<()> {
+        let gang = Gang { mesh: mesh.id, number: cx.meshes.number() };
+        for (&worker, local) in mesh.workers.iter().zip(&divided.parts) {
+            // What the session sent there before comes first.
+            if let Some(at) = parts.iter().position(|(w, _)| *w == worker) {
+                let (_, batch) = parts.remove(at);
+                self.send_part(worker, batch, cx);
+            }
+            let there = |id: &&TensorId| self.tensors.get(id).is_some_and(|t| t.is_at(worker));
+            let program = Program {
+                structure: local.structure.clone(),
+                key: local.key,
+                inputs: program.inputs.clone(),
+                outs: program.outs.clone(),
+                slots: local.bind(&program.slots)?,
+                frees: program.frees.iter().filter(there).copied().collect(),
+            };
+            if let Some(state) = cx.pool.get_mut(worker) {
+                state.queued += 1;
+            }
+            let run = Run { seq, program, prefix: None };
+            self.tell_worker(cx, worker, WorkerCmd::Gang { session: self.id, gang, run });
+        }
+        Ok(())
+    }
+
+    /// Has the workers of a mesh put a tensor together, so that each has all of it.
+    fn make_whole(&mut self, id: TensorId, spread: &Spread, parts: &mut Parts, cx: &mut Cx) {
+        let Some(tensor) = self.tensors.get_mut(&id) else { return };
+        let ty = tensor.ty.clone();
+        cx.pool.release(&tensor.holders, tensor.bytes());
+        tensor.spread = None;
+        for holder in &tensor.holders {
+            cx.pool.hold(holder.worker, ty.bytes() as u64);
+        }
+        let structure = Arc::new(Structure {
+            inputs: vec![Input { ty: ty.clone(), dies: true }],
+            outs: vec![0],
+            ..Structure::default()
+        });
+        let program = Program {
+            key: structure.key(),
+            structure: structure.clone(),
+            inputs: vec![id],
+            outs: vec![id],
+            slots: Vec::new(),
+            frees: Vec::new(),
+        };
+        let mut ask = Situation {
+            inputs: vec![(spread.layout, false)],
+            fixed: Vec::new(),
+            parts: spread.mesh.workers.len(),
+            costs: self.costs(&spread.mesh, cx),
+        }
+        .question(&structure, &Arc::from([ty]));
+        ask.fixed.push((0, Layout::Whole));
+        self.last_added += 1;
+        let seq = self.last_added;
+        let sent = match shard::divide(&ask) {
+            Ok(Some(divided)) => {
+                self.added.insert(seq, Pending::new(&spread.mesh.workers, vec![id], Vec::new()));
+                self.send_parts_of(seq, &program, &spread.mesh, &divided, parts, cx)
+            }
+            Ok(None) => Ok(()),
+            Err(error) => Err(error),
+        };
+        if let (Err(error), Some(tensor)) = (sent, self.tensors.get_mut(&id)) {
+            let failure = gt_net::msg::Failure { root: 0, instr: None, error };
+            tensor.poison = Some(Box::new(failure));
+        }
+    }
+
+    /// Has what did not depend on a failed instruction worked out again: a tensor that was merely recorded beside a
+    /// mistake is not lost with it. Gives the live-outs that will have a value after all.
+    pub(super) fn rescue(&mut self, program: &Program, failed: usize, cx: &mut Cx) -> Vec<TensorId> {
+        self.try_rescue(program, failed, cx).unwrap_or_default()
+    }
+
+    fn try_rescue(&mut self, program: &Program, failed: usize, cx: &mut Cx) -> Option<Vec<TensorId>> {
+        if program.structure.instrs.len() > RESCUED {
+            return None;
+        }
+        let mesh = self.mesh(program, cx)?;
+        let here = |id: &TensorId| {
+            let tensor = self.tensors.get(id)?;
+            let fits = match &tensor.spread {
+                Some(spread) => spread.mesh == mesh,
+                None => mesh.workers.iter().all(|w| tensor.is_at(*w)),
+            };
+            (tensor.poison.is_none() && fits).then_some(())
+        };
+        program.inputs.iter().map(here).collect::<Option<Vec<()>>>()?;
+        let starts = program.structure.starts();
+        let mut lost = vec![false; *starts.last()? as usize];
+        let Without { structure, outs, .. } = program.structure.without(&starts, &mut lost, failed)?;
+        let structure = Arc::new(structure);
+        let types: Arc<[Ty]> = structure.check().ok()?.into();
+        let left = Program {
+            key: structure.key(),
+            structure,
+            inputs: program.inputs.clone(),
+            outs: outs.iter().map(|k| program.outs[*k]).collect(),
+            slots: program.slots.clone(),
+            frees: Vec::new(),
+        };
+        let mut ask = self.situation(&left, &types, &mesh, cx)?.question(&left.structure, &types);
+        // It runs on all workers in any case, where its inputs are.
+        ask.costs.always = true;
+        let divided = match shard::divide(&ask).ok()? {
+            Some(divided) => divided,
+            None => {
+                ask.fixed.extend(left.structure.outs.first().map(|v| (*v, Layout::Whole)));
+                shard::divide(&ask).ok()??
+            }
+        };
+        for ((id, out), layout) in left.outs.iter().zip(&left.structure.outs).zip(&divided.outs) {
+            let tensor = self.tensors.get_mut(id)?;
+            cx.pool.release(&tensor.holders, tensor.bytes());
+            tensor.ty = types[*out as usize].clone();
+            tensor.spread = spread(&mesh, *layout);
+            tensor.holders = mesh.workers.iter().map(|w| Holder { worker: *w, moving: None }).collect();
+            let bytes = tensor.bytes();
+            mesh.workers.iter().for_each(|w| cx.pool.hold(*w, bytes));
+        }
+        self.last_added += 1;
+        let seq = self.last_added;
+        let mut pending = Pending::new(&mesh.workers, left.outs.clone(), Vec::new());
+        pending.origins = divided.parts.first().map(|p| p.origins.clone());
+        self.send_parts_of(seq, &left, &mesh, &divided, &mut Parts::new(), cx).ok()?;
+        let outs = left.outs.clone();
+        pending.program = Some(Box::new(left));
+        self.added.insert(seq, pending);
+        Some(outs)
+    }
+
+    /// Asks every worker for its piece of a tensor.
+    pub(super) fn fetch_pieces(&mut self, fetch: Fetch, spread: &Spread, parts: &mut Parts) -> Result<()> {
+        let Some(tensor) = self.tensors.get(&fetch.tensor) else { return Ok(()) };
+        let shape = tensor.ty.shape.clone();
+        let mut gather = Gather { waiting: Vec::new(), got: Vec::new() };
+        let workers = &spread.mesh.workers;
+        for (index, &worker) in workers.iter().enumerate() {
+            let (mut starts, mut sizes) =
+                (vec![0; shape.len()], shape.iter().map(|n| *n as u64).collect::<Vec<_>>());
+            if let Layout::Split(dim) = spread.layout {
+                let range = Part { index, parts: workers.len() }.range(shape[dim]);
+                (starts[dim], sizes[dim]) = (range.start as u64, range.len() as u64);
+            }
+            gather.waiting.push((worker, starts, sizes));
+            part(parts, worker).fetches.push(Fetch { req: fetch.req, tensor: fetch.tensor });
+        }
+        if self.fetches.contains_key(&fetch.req) || self.gathers.insert(fetch.req, gather).is_some() {
+            bail!(Value, "fetch: request {} was made twice", fetch.req);
+        }
+        Ok(())
+    }
+
+    /// A worker's piece of a tensor has come, or the reason why there is none.
+    pub(super) fn got_piece(&mut self, worker: WorkerId, value: Value) {
+        let Some(gather) = self.gathers.get_mut(&value.req) else { return };
+        let Some(at) = gather.waiting.iter().position(|(w, ..)| *w == worker) else { return };
+        let (_, starts, sizes) = gather.waiting.remove(at);
+        match value.result {
+            Ok(payload) => gather.got.push(Piece { starts, sizes, payload }),
+            Err(failure) => {
+                self.gathers.remove(&value.req);
+                return self.tell_value(Value { req: value.req, result: Err(failure) });
+            }
+        }
+        if gather.waiting.is_empty() {
+            let pieces = std::mem::take(&mut gather.got);
+            self.gathers.remove(&value.req);
+            self.news.values.push(Value { req: value.req, result: Ok(Payload::Pieces(pieces)) });
+        }
+    }
+}
+
+/// How a result lies; nothing if every worker has all of it.
+fn spread(mesh: &Arc<Mesh>, layout: Layout) -> Option<Spread> {
+    (layout != Layout::Whole && mesh.workers.len() > 1).then(|| Spread { mesh: mesh.clone(), layout })
+}
+
+/// True if these workers can run a program together.
+fn can_meet(workers: &[WorkerId], cx: &Cx) -> bool {
+    let infos: Vec<_> = workers.iter().filter_map(|w| cx.pool.get(*w)).map(|w| &w.info).collect();
+    let Some(first) = infos.first() else { return false };
+    infos.iter().all(|i| i.gangs)
+        && (infos.iter().all(|i| i.process == first.process) || infos.iter().all(|i| i.endpoint.is_some()))
+}

@@ -1,0 +1,125 @@
+//! What computing and moving are thought to cost. Only comparisons matter, so one set of numbers serves a kind of device.
+
+use gt_ir::layout::{Layout, Rule};
+use gt_ir::{ArgTy, Op, Ty};
+
+/// The speeds of one worker and of the roads between workers.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Costs {
+    /// Operations a second in matrix products.
+    pub flops: f64,
+    /// Bytes a second from and to a worker's own memory.
+    pub memory: f64,
+    /// Bytes a second between workers, per worker.
+    pub road: f64,
+    /// Seconds a collective takes at least.
+    pub latency: f64,
+    /// Seconds it takes to start a program on all workers rather than on one.
+    pub start: f64,
+    /// Tensors of fewer bytes are not split for their own sake.
+    pub least: u64,
+    /// Splits whatever can be split, whatever it costs (`GT_SHARD_MIN=0`).
+    pub always: bool,
+}
+
+/// Below this many bytes a tensor stays whole unless `GT_SHARD_MIN` says otherwise.
+pub const LEAST: u64 = 256 << 10;
+
+impl Costs {
+    /// For workers on the processors of one host, of so many threads each.
+    pub fn cpu(threads: u32) -> Costs {
+        let threads = threads.max(1) as f64;
+        Costs {
+            flops: 4e10 * threads,
+            memory: 6e9 * threads.min(4.0),
+            road: 4e9,
+            latency: 2e-5,
+            start: 1e-4,
+            least: LEAST,
+            always: false,
+        }
+    }
+
+    /// For GPUs joined by NVLink or a like road.
+    pub fn gpu() -> Costs {
+        Costs {
+            flops: 3e14,
+            memory: 2.5e12,
+            road: 2e11,
+            latency: 1.5e-5,
+            start: 2e-5,
+            least: LEAST,
+            always: false,
+        }
+    }
+
+    /// What it costs to bring a value from one layout to another; `None` if there is no way.
+    pub fn convert(&self, ty: &Ty, from: Layout, to: Layout, parts: usize) -> Option<f64> {
+        use Layout::{Partial, Split, Whole};
+        let bytes = ty.bytes() as f64;
+        let n = parts as f64;
+        let most = (n - 1.0) / n;
+        let moved = match (from, to) {
+            (Whole, Whole) => return Some(0.0),
+            (a, b) if a == b => return Some(0.0),
+            // A slice of what is there.
+            (Whole, Split(_)) => return Some(bytes / n / self.memory * 0.1),
+            (Split(_), Whole) => bytes * most,
+            (Split(_), Split(_)) => bytes / n * most,
+            (Partial(_), Split(_)) => bytes * most,
+            (Partial(_), Whole) => 2.0 * bytes * most,
+            (_, Partial(_)) => return None,
+        };
+        let seconds = self.latency + moved / self.road;
+        // Still a little, so that of two ways the shorter one is taken.
+        Some(if self.always { seconds * 1e-6 } else { seconds })
+    }
+
+    /// The time one worker takes for an op under a rule.
+    pub fn compute(&self, op: &Op, rule: &Rule, args: &[ArgTy], outs: &[Ty], parts: usize) -> f64 {
+        let mut share = 1.0f64;
+        let mut bytes = 0.0;
+        let mut count = |ty: &Ty, layout: Layout| {
+            let part = match layout {
+                Layout::Split(d) => largest(ty.shape[d], parts),
+                Layout::Whole | Layout::Partial(_) => 1.0,
+            };
+            share = share.min(part);
+            bytes += ty.bytes() as f64 * part;
+        };
+        for (arg, layout) in args.iter().zip(&rule.args) {
+            if let (ArgTy::Val(ty), Some(layout)) = (arg, layout) {
+                count(ty, *layout);
+            }
+        }
+        outs.iter().zip(&rule.outs).for_each(|(ty, layout)| count(ty, *layout));
+        if let Op::View(_) = op {
+            return bytes / self.memory * 0.05;
+        }
+        let flops = work(op, args, outs) * share;
+        (flops / self.flops).max(bytes / self.memory) + 1e-7
+    }
+}
+
+/// The largest part of a dimension, as a share of it.
+fn largest(size: usize, parts: usize) -> f64 {
+    if size == 0 { 1.0 } else { size.div_ceil(parts) as f64 / size as f64 }
+}
+
+/// Operations beyond passing over the operands.
+fn work(op: &Op, args: &[ArgTy], outs: &[Ty]) -> f64 {
+    let size = |i: usize, d: usize| match args.get(i) {
+        Some(ArgTy::Val(ty)) => ty.shape.len().checked_sub(d).map_or(1.0, |at| ty.shape[at] as f64),
+        _ => 1.0,
+    };
+    let out = outs.first().map_or(0.0, |ty| ty.shape.numel() as f64);
+    match op {
+        Op::Matmul { ta, .. } => 2.0 * out * size(0, if *ta { 2 } else { 1 }),
+        Op::Attention { .. } => 4.0 * out * size(1, 2),
+        Op::AttentionGrad { .. } => 10.0 * out * size(1, 2),
+        Op::Sort { .. } | Op::TopK { .. } => out * 40.0,
+        Op::Random { .. } => out * 20.0,
+        Op::Unary(_) | Op::Softmax { .. } | Op::LogSoftmax { .. } => out * 8.0,
+        _ => out,
+    }
+}

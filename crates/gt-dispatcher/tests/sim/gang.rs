@@ -1,0 +1,86 @@
+//! Gangs in the simulated world: ranks meet in collectives, one at a time, and all succeed or fail.
+
+use super::worker::{BOOM, Numbers, to_bytes, to_numbers};
+use gt_ir::{Error, HostTensor, Slot, collective, reference};
+use gt_net::msg::{Failure, Run};
+use std::collections::{BTreeMap, BTreeSet};
+
+type Held = Vec<HostTensor>;
+
+/// All gangs of a world, by number.
+#[derive(Default)]
+pub struct Gangs(BTreeMap<u64, State>);
+
+#[derive(Default)]
+struct State {
+    /// What ranks have brought to each collective, and what came of those where all have.
+    brought: Vec<BTreeMap<usize, Held>>,
+    results: Vec<Vec<Held>>,
+    failed: Option<Failure>,
+    /// Ranks that have come to the end.
+    agreed: BTreeSet<usize>,
+}
+
+/// Where a rank stands.
+pub enum Stand {
+    Waits,
+    Done(Result<Vec<Numbers>, Failure>),
+}
+
+impl Gangs {
+    /// A rank has failed, and so all do that are not done.
+    pub fn fail(&mut self, number: u64, failure: Failure) {
+        self.0.entry(number).or_default().failed.get_or_insert(failure);
+    }
+
+    /// Lets a rank go on as far as it can.
+    pub fn go(&mut self, number: u64, rank: usize, n: usize, run: &Run, inputs: &[Numbers]) -> Stand {
+        let state = self.0.entry(number).or_default();
+        let (program, seq) = (&run.program, run.seq);
+        let boom = program.slots.contains(&Slot::Num(gt_ir::Scalar::Int(BOOM)));
+        if boom && rank == number as usize % n {
+            let error = Error::Index(format!("boom {seq}"));
+            state.failed.get_or_insert(Failure { root: seq, instr: Some(0), error });
+        }
+        if state.agreed.len() < n
+            && let Some(failure) = &state.failed
+        {
+            return Stand::Done(Err(failure.clone()));
+        }
+        let held: Held = inputs
+            .iter()
+            .zip(&program.structure.inputs)
+            .map(|(x, input)| HostTensor { ty: input.ty.clone(), data: to_bytes(x).to_vec() })
+            .collect();
+        let (mut at, mut waits) = (0, false);
+        let done = reference::run_part(&program.structure, &held, &program.slots, &mut |c, xs| {
+            let k = at;
+            at += 1;
+            assert_eq!(c.number as usize, k, "collectives come in order");
+            if state.brought.len() == k {
+                state.brought.push(BTreeMap::new());
+            }
+            state.brought[k].insert(rank, xs.iter().map(|x| (*x).clone()).collect());
+            if state.results.len() == k && state.brought[k].len() == n {
+                let parts: Vec<Held> = state.brought[k].values().cloned().collect();
+                state.results.push(collective::eval_parts(&c.what, &parts)?);
+            }
+            match state.results.get(k) {
+                Some(results) => Ok(results[rank].clone()),
+                None => {
+                    waits = true;
+                    Err(Error::Runtime("waits".into()))
+                }
+            }
+        });
+        if waits {
+            return Stand::Waits;
+        }
+        let outs = done.unwrap_or_else(|(i, e)| panic!("instruction {i} of {seq}: {e}"));
+        state.agreed.insert(rank);
+        if state.agreed.len() < n {
+            return Stand::Waits;
+        }
+        Stand::Done(Ok(outs.iter().map(|x| to_numbers(&x.data)).collect()))
+    }
+}

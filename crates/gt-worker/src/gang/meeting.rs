@@ -1,0 +1,240 @@
+//! Workers of one process meet in its memory: each shows where its bytes lie, and the others read them there.
+
+use super::{Communicator, Group, Take, Want};
+use crate::backend::PlanError;
+use gt_ir::Error;
+use parking_lot::{Condvar, Mutex};
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+
+/// A gang, as all its ranks name it: the dispatcher and the number of the gang.
+pub type Name = (u64, u64);
+
+/// The gangs that run in this process now, and those that some of their ranks have not come to yet.
+static MEETINGS: Mutex<Option<HashMap<Name, Arc<Meeting>>>> = Mutex::new(None);
+
+/// Where the ranks of one gang meet.
+struct Meeting {
+    mesh: u64,
+    /// Groups of ranks along each axis, then all of them.
+    tables: Vec<Vec<Table>>,
+    state: Mutex<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// Why the gang failed: said by the first rank that did.
+    broken: Option<PlanError>,
+    /// Ranks that have left.
+    left: usize,
+}
+
+/// Where the ranks of one group put what they show.
+struct Table {
+    state: Mutex<Round>,
+    changed: Condvar,
+}
+
+/// A buffer of another thread.
+#[derive(Clone, Copy)]
+struct Shown(*const u8, usize);
+
+// SAFETY: whoever shows a buffer keeps it as it is until all have looked (`Seat::share`).
+unsafe impl Send for Shown {}
+
+#[derive(Default)]
+struct Round {
+    number: u64,
+    shown: Vec<Option<Vec<Shown>>>,
+    here: usize,
+    done: usize,
+}
+
+/// One rank's seat in a gang. Leaving it tells the others if the rank failed.
+pub struct Seat {
+    name: Name,
+    meeting: Arc<Meeting>,
+    rank: usize,
+    axes: Vec<Ranked>,
+    all: Ranked,
+}
+
+/// A rank among those of one group.
+struct Ranked {
+    meeting: Arc<Meeting>,
+    /// Which table: the axis (the number of axes for all ranks) and the group along it.
+    axis: usize,
+    group: usize,
+    rank: usize,
+    size: usize,
+}
+
+/// Along each axis: the group a rank belongs to, its place in it, and how many are in it.
+fn places(shape: &[usize], rank: usize) -> Vec<(usize, usize, usize)> {
+    let mut inner: usize = shape.iter().product();
+    shape
+        .iter()
+        .map(|&size| {
+            let outer_stride = inner;
+            inner /= size.max(1);
+            let (outer, place, rest) = (rank / outer_stride, rank / inner % size, rank % inner);
+            (outer * inner + rest, place, size)
+        })
+        .collect()
+}
+
+impl Seat {
+    /// Takes a seat in a gang over a mesh of this shape.
+    pub fn take(name: Name, mesh: u64, shape: &[usize], rank: usize) -> Seat {
+        let n: usize = shape.iter().product();
+        let mut meetings = MEETINGS.lock();
+        let meetings = meetings.get_or_insert_default();
+        let meeting = meetings.entry(name).or_insert_with(|| Meeting::new(mesh, shape)).clone();
+        let ranked = |axis, group, rank, size| Ranked { meeting: meeting.clone(), axis, group, rank, size };
+        let axes = places(shape, rank).into_iter().enumerate();
+        let axes = axes.map(|(axis, (group, place, size))| ranked(axis, group, place, size)).collect();
+        let all = ranked(shape.len(), 0, rank, n);
+        Seat { name, meeting, rank, axes, all }
+    }
+
+    /// Tells the others that this rank has failed.
+    pub fn fail(&self, error: &PlanError) {
+        self.meeting.fail(error);
+    }
+
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+}
+
+/// Forgets the gangs of a mesh that is no more.
+pub fn forget(cluster: u64, mesh: u64) {
+    if let Some(meetings) = &mut *MEETINGS.lock() {
+        meetings.retain(|(of, _), meeting| *of != cluster || meeting.mesh != mesh);
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut meetings = MEETINGS.lock();
+        let mut state = self.meeting.state.lock();
+        state.left += 1;
+        if state.left >= self.all.size
+            && let Some(meetings) = &mut *meetings
+        {
+            meetings.remove(&self.name);
+        }
+    }
+}
+
+impl Group for Seat {
+    fn axis(&self, axis: u8) -> Result<&dyn Communicator, PlanError> {
+        let missing = || Error::Runtime(format!("collective: the mesh has no axis {axis}"));
+        let found = self.axes.get(axis as usize).map(|ranked| ranked as &dyn Communicator);
+        found.ok_or_else(|| PlanError { instr: None, error: missing() })
+    }
+
+    fn agree(&self) -> Result<(), PlanError> {
+        self.all.share(&[], &|_, _, _| 0..0, &mut |_| {})
+    }
+}
+
+impl Meeting {
+    fn new(mesh: u64, shape: &[usize]) -> Arc<Meeting> {
+        let n: usize = shape.iter().product();
+        let table = |size: usize| {
+            let round = Round { shown: (0..size).map(|_| None).collect(), ..Round::default() };
+            Table { state: Mutex::new(round), changed: Condvar::new() }
+        };
+        let along = |size: usize| (0..n / size.max(1)).map(|_| table(size)).collect();
+        let tables = shape.iter().copied().chain([n]).map(along).collect();
+        Arc::new(Meeting { mesh, tables, state: Mutex::default() })
+    }
+
+    fn fail(&self, error: &PlanError) {
+        self.state.lock().broken.get_or_insert_with(|| error.clone());
+        for table in self.tables.iter().flatten() {
+            // Under its lock, so that nobody misses it between looking and sleeping.
+            let _round = table.state.lock();
+            table.changed.notify_all();
+        }
+    }
+
+    fn broken(&self) -> Option<PlanError> {
+        self.state.lock().broken.clone()
+    }
+}
+
+impl Communicator for Ranked {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn share(&self, mine: &[&[u8]], want: Want, take: Take) -> Result<(), PlanError> {
+        let table = &self.meeting.tables[self.axis][self.group];
+        let mut round = table.state.lock();
+        if let Some(error) = self.meeting.broken() {
+            return Err(error);
+        }
+        let number = round.number;
+        round.shown[self.rank] = Some(mine.iter().map(|b| Shown(b.as_ptr(), b.len())).collect());
+        round.here += 1;
+        if round.here == self.size {
+            table.changed.notify_all();
+        }
+        while round.here < self.size {
+            if let Some(error) = self.meeting.broken() {
+                round.here -= 1;
+                round.shown[self.rank] = None;
+                return Err(error);
+            }
+            table.changed.wait(&mut round);
+        }
+        let shown: Vec<Vec<Shown>> = round.shown.iter().map(|s| s.clone().unwrap_or_default()).collect();
+        drop(round);
+        let looked = catch_unwind(AssertUnwindSafe(|| self.look(&shown, mine.len(), want, take)));
+        let mut round = table.state.lock();
+        round.done += 1;
+        if round.done == self.size {
+            *round = Round { number: number + 1, shown: vec![None; self.size], ..Round::default() };
+            table.changed.notify_all();
+        }
+        // All ranks are here, so all will look and be done, also in a gang that has failed.
+        while round.number == number {
+            table.changed.wait(&mut round);
+        }
+        drop(round);
+        looked.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+}
+
+impl Ranked {
+    /// Calls `take` with what the others show.
+    fn look(&self, shown: &[Vec<Shown>], count: usize, want: Want, take: Take) -> Result<(), PlanError> {
+        let mut views: Vec<Vec<&[u8]>> = Vec::with_capacity(shown.len());
+        for (i, buffers) in shown.iter().enumerate() {
+            let mut seen: Vec<&[u8]> = Vec::with_capacity(count);
+            for (k, Shown(at, len)) in buffers.iter().enumerate() {
+                // SAFETY: rank i waits in `share` until all ranks have looked, and does not write meanwhile.
+                let buffer = unsafe { std::slice::from_raw_parts(*at, *len) };
+                let Some(part) = buffer.get(want(k, i, self.rank)) else {
+                    let error = Error::Runtime("collective: the ranks disagree on sizes".into());
+                    return Err(PlanError { instr: None, error });
+                };
+                seen.push(part);
+            }
+            if seen.len() != count {
+                let error = Error::Runtime("collective: the ranks run different programs".into());
+                return Err(PlanError { instr: None, error });
+            }
+            views.push(seen);
+        }
+        take(&views);
+        Ok(())
+    }
+}

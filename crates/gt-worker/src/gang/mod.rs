@@ -1,0 +1,39 @@
+//! Programs that several workers run together: how their parts meet, and what collectives do with host memory (C9).
+//!
+//! A [`Communicator`] does one thing: it shows the group what a rank has. `collect` makes every collective of it, so
+//! that a new road between workers (`meeting` in one process, `post` between processes) is one short file.
+
+pub mod collect;
+pub mod meeting;
+pub mod post;
+pub(crate) mod seats;
+
+use crate::backend::PlanError;
+use std::ops::Range;
+
+/// One rank's end of a group of workers, for one program.
+pub trait Communicator: Send + Sync {
+    fn rank(&self) -> usize;
+
+    /// How many ranks there are.
+    fn size(&self) -> usize;
+
+    /// Shows the buffers `mine` to the others and calls `take` with what they show: `want(k, i, j)` are the bytes of
+    /// rank i's buffer k that rank j gets to see. All ranks call it, in the same order and with the same `want`.
+    /// Returns when nobody looks at `mine` any more; fails on all ranks if one of them failed.
+    fn share(&self, mine: &[&[u8]], want: Want, take: Take) -> Result<(), PlanError>;
+}
+
+/// Which bytes of buffer k of rank i rank j gets to see.
+pub type Want<'a> = &'a dyn Fn(usize, usize, usize) -> Range<usize>;
+/// Takes what others show: by rank and buffer, cut as wanted.
+pub type Take<'a> = &'a mut dyn FnMut(&[Vec<&[u8]>]);
+
+/// All that a plan needs of the others: a communicator per axis of the mesh, and one for all ranks.
+pub trait Group: Send + Sync {
+    /// The ranks along one axis of the mesh.
+    fn axis(&self, axis: u8) -> Result<&dyn Communicator, PlanError>;
+
+    /// Returns once every rank has come this far; fails if one failed.
+    fn agree(&self) -> Result<(), PlanError>;
+}

@@ -1,0 +1,130 @@
+//! The meshes a worker belongs to, and its seat in the gang it runs.
+
+use super::Group;
+use super::meeting::{self, Seat};
+use super::post::{Desk, Letterbox, Post};
+use crate::backend::PlanError;
+use crate::road::Job;
+use crate::table::{Item, SessionTable};
+use crate::worker::{Core, State};
+use gt_ir::Error;
+use gt_net::msg::{Gang, Mesh};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+#[derive(Default)]
+pub(crate) struct Seats {
+    meshes: HashMap<u64, Result<Joined, Error>>,
+    /// The gang that runs now, with its mesh.
+    current: Option<(u64, Place)>,
+}
+
+/// How this worker meets the others of a mesh.
+#[derive(Clone)]
+enum Joined {
+    /// All are in this process.
+    Here(Arc<Mesh>),
+    Afar(Arc<Post>),
+}
+
+/// A rank's place in a gang.
+#[derive(Clone)]
+enum Place {
+    Here(Arc<Seat>),
+    Afar(Arc<Desk>),
+}
+
+/// A rank's seat for one program, or why there is none.
+pub(crate) struct Seated(Result<Place, PlanError>);
+
+impl Seated {
+    pub fn group(&self) -> Result<&dyn Group, PlanError> {
+        match &self.0 {
+            Ok(Place::Here(seat)) => Ok(&**seat),
+            Ok(Place::Afar(desk)) => Ok(&**desk),
+            Err(error) => Err(error.clone()),
+        }
+    }
+
+    /// Tells the others that this rank has failed.
+    pub fn fail(&self, error: &PlanError) {
+        match &self.0 {
+            Ok(Place::Here(seat)) => seat.fail(error),
+            Ok(Place::Afar(desk)) => desk.fail(error),
+            Err(_) => {}
+        }
+    }
+}
+
+impl Seats {
+    pub fn join(&mut self, mesh: Mesh, letters: &Arc<Letterbox>) {
+        let (id, mesh) = (mesh.id, Arc::new(mesh));
+        let own = mesh.members.get(mesh.rank as usize).map(|m| &m.process);
+        let here = mesh.members.iter().all(|m| Some(&m.process) == own);
+        let joined = match here {
+            true => Joined::Here(mesh),
+            false => Joined::Afar(Arc::new(Post::new(mesh, letters.clone()))),
+        };
+        self.meshes.insert(id, Ok(joined));
+    }
+
+    /// A member is gone: the gang that runs fails, and so do those that come.
+    pub fn disband(&mut self, mesh: u64, error: Error) {
+        let Some(Ok(known)) = self.meshes.insert(mesh, Err(error.clone())) else { return };
+        let error = PlanError { instr: None, error };
+        match self.current.as_ref().filter(|(of, _)| *of == mesh) {
+            Some((_, Place::Here(seat))) => seat.fail(&error),
+            // The others hear it from the dispatcher too.
+            Some((_, Place::Afar(desk))) => desk.abandon(&error),
+            None => {}
+        }
+        if let Joined::Here(known) = known {
+            meeting::forget(known.cluster, mesh);
+        }
+    }
+
+    fn sit(&self, gang: Gang) -> Result<Place, PlanError> {
+        let unknown = || Error::Runtime(format!("gang {}: mesh {} is not known", gang.number, gang.mesh));
+        let joined = self.meshes.get(&gang.mesh).cloned().unwrap_or_else(|| Err(unknown()));
+        Ok(match joined.map_err(|error| PlanError { instr: None, error })? {
+            Joined::Here(mesh) => {
+                let shape: Vec<usize> = mesh.shape.iter().map(|n| *n as usize).collect();
+                let name = (mesh.cluster, gang.number);
+                Place::Here(Arc::new(Seat::take(name, mesh.id, &shape, mesh.rank as usize)))
+            }
+            Joined::Afar(post) => Place::Afar(Arc::new(Desk::new(post, gang.number))),
+        })
+    }
+}
+
+impl State {
+    /// The gangs of a session that has ended will not run here: other ranks need not wait for them.
+    pub fn drop_gangs(&mut self, table: Option<&SessionTable>) -> Vec<Job> {
+        let mut jobs = Vec::new();
+        for item in table.into_iter().flat_map(|t| &t.queue) {
+            let Item::Gang(gang, _) = item else { continue };
+            self.gangs.retain(|number| *number != gang.number);
+            jobs.push(Job::Excuse(Seated(self.seats.sit(*gang))));
+        }
+        jobs
+    }
+}
+
+impl Core {
+    /// Takes this worker's seat in a gang that is about to run.
+    pub fn sit(&self, gang: Gang) -> Seated {
+        let mut state = self.state.lock();
+        let seat = state.seats.sit(gang);
+        state.seats.current = seat.as_ref().ok().map(|place| (gang.mesh, place.clone()));
+        Seated(seat)
+    }
+
+    /// The gang is done here.
+    pub fn rise(&self, gang: Gang) {
+        let mut state = self.state.lock();
+        state.gangs.retain(|number| *number != gang.number);
+        let current = state.seats.current.take();
+        drop(state);
+        drop(current);
+    }
+}
