@@ -87,7 +87,7 @@ wheel: $(BIN)/.tools kernels ## build the wheel into dist/
 
 gpu-kit: wheel ## all that test-gpu needs, in dist/: the wheel, the laws as a program, and pytest
 	cargo build --release -p gt-worker --example gpu_laws
-	install -s "$${CARGO_TARGET_DIR:-target}/release/examples/gpu_laws" dist/gpu_laws
+	install -s $(TARGET)/release/examples/gpu_laws dist/gpu_laws
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --only-binary :all: --python-version 3.12 -d dist/tools pytest
 
 bench-gpu: ## on a machine with a GPU, from the wheel in dist/: what one GPU must reach, with PyTorch beside it

@@ -1,59 +1,14 @@
 //! The cuda backend on a driver without a GPU (`fake_cuda`): who waits for whom, what memory is held, what is captured.
 //! Kernels do nothing there, so no result of one is looked at.
 
+#[path = "fake_cuda/load.rs"]
+mod load;
+
 use gt_ir::{DType, Slot, Ty, text};
 use gt_worker::backend::{Backend, Buffer, Effort, HostBytes};
 use gt_worker::backends::cuda::CudaBackend;
-use std::ffi::CString;
-use std::path::Path;
-use std::process::Command;
-use std::sync::{Arc, OnceLock};
-
-/// The fake driver's counters.
-#[derive(Clone, Copy)]
-enum Count {
-    Live,
-    Kernels,
-    Launches,
-    Captures,
-    Sets,
-}
-
-/// Builds and loads the fake libraries, once.
-fn fake() -> &'static (impl Fn(Count) -> u64 + use<>) {
-    static COUNT: OnceLock<extern "C" fn(i32) -> u64> = OnceLock::new();
-    static ASK: OnceLock<fn(Count) -> u64> = OnceLock::new();
-    COUNT.get_or_init(|| {
-        let folder = std::env::temp_dir().join(format!("gt-fake-cuda-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        // SAFETY: no other thread of this test process reads the environment yet.
-        unsafe { std::env::set_var("GT_KERNEL_CACHE", folder.join("kernels")) };
-        let driver = load(&folder, "cuda.c", "libcuda.so.1");
-        load(&folder, "nvrtc.c", "libnvrtc.so.13");
-        load(&folder, "cublaslt.c", "libcublasLt.so.13");
-        let name = CString::new("fake_count").unwrap();
-        // SAFETY: the library was just loaded and has this function.
-        unsafe { std::mem::transmute(libc::dlsym(driver, name.as_ptr())) }
-    });
-    ASK.get_or_init(|| |what| COUNT.get().map_or(0, |count| count(what as i32)))
-}
-
-fn load(folder: &Path, source: &str, name: &str) -> *mut libc::c_void {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_cuda").join(source);
-    let library = folder.join(name);
-    let soname = format!("-Wl,-soname,{name}");
-    let built = Command::new("cc")
-        .args(["-shared", "-fPIC", "-O1", "-w", &soname, "-o"])
-        .args([&library, &source])
-        .arg("-lpthread")
-        .status();
-    assert!(built.unwrap().success(), "cc could not build {name}");
-    let path = CString::new(library.to_str().unwrap()).unwrap();
-    // SAFETY: the library does nothing when it is loaded.
-    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
-    assert!(!handle.is_null(), "{name} was not loaded");
-    handle
-}
+use load::{Count, fake};
+use std::sync::Arc;
 
 fn open() -> CudaBackend {
     fake();

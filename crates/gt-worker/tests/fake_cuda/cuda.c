@@ -50,6 +50,10 @@ uint64_t fake_count(int what) {
     return all[what];
 }
 
+// After this every wait ends in an illegal address, as on a device that is lost.
+static int broken;
+void fake_break(void) { broken = 1; }
+
 static void run(Stream *s, uint64_t until);
 static void act(Op *op) {
     switch (op->kind) {
@@ -171,7 +175,7 @@ R cuEventCreate(Event **e, unsigned f) { *e = calloc(1, sizeof **e); return OK; 
 R cuEventDestroy_v2(Event *e) { return OK; }
 R cuEventRecord(Event *e, Stream *s) { LOCK; e->stream = s; e->at = s->put; UNLOCK; return OK; }
 R cuEventQuery(Event *e) { LOCK; int late = e->stream && e->stream->done < e->at; UNLOCK; return late ? NOT_READY : OK; }
-R cuEventSynchronize(Event *e) { LOCK; if (e->stream) run(e->stream, e->at); UNLOCK; return OK; }
+R cuEventSynchronize(Event *e) { if (broken) return 700; LOCK; if (e->stream) run(e->stream, e->at); UNLOCK; return OK; }
 R cuEventElapsedTime_v2(float *t, Event *a, Event *b) { *t = 1; return OK; }
 
 R cuModuleLoadData(void **m, const void *image) { *m = (void *)32; return OK; }
