@@ -103,6 +103,9 @@ impl Session {
             let ids: Vec<WorkerId> = cx.pool.iter().map(|(id, _)| id).collect();
             let workers: Vec<WorkerId> =
                 present.workers.iter().filter_map(|at| ids.get(*at as usize).copied()).collect();
+            if let [_] = workers[..] {
+                return None;
+            }
             if can_meet(&workers, cx) {
                 return Some(cx.meshes.get(&workers, cx.pool, cx.config, cx.out));
             }
@@ -141,8 +144,14 @@ impl Session {
             Some(info) if info.backend == "cuda" => Costs::gpu(),
             info => Costs::cpu(info.map_or(1, |i| i.threads)),
         };
-        if let Some(least) = self.sharding.and_then(|s| s.least) {
-            (costs.least, costs.always) = (least, least == 0);
+        match self.sharding {
+            Some(sharding) => {
+                if let Some(least) = sharding.least {
+                    (costs.least, costs.always) = (least, least == 0);
+                }
+            }
+            // Only signals divide programs, and what they say is done for small tensors too.
+            None => (costs.least, costs.always) = (0, true),
         }
         costs
     }
@@ -164,7 +173,10 @@ impl Session {
     /// Gets a program ready to go: it is divided, and its inputs are on the workers. Gives what it has to wait for.
     /// Whatever is wrong with it shows when it goes.
     pub(super) fn prepare(&mut self, program: &mut Program, parts: &mut Parts, cx: &mut Cx) -> Option<Wait> {
-        let mesh = self.mesh(program, cx)?;
+        let Some(mesh) = self.mesh(program, cx) else {
+            self.gather_inputs(program, parts, cx);
+            return None;
+        };
         let types = cx.checked.check(program).ok()?;
         program.check_binding(&types).ok()?;
         for id in &program.inputs {
@@ -302,6 +314,17 @@ impl Session {
             self.tell_worker(cx, worker, WorkerCmd::Gang { session: self.id, gang, run });
         }
         Ok(())
+    }
+
+    /// Has every input that lies on several workers put together, for a program that runs on one.
+    fn gather_inputs(&mut self, program: &Program, parts: &mut Parts, cx: &mut Cx) {
+        for id in &program.inputs {
+            let usable = |t: &&Tensor| t.poison.is_none() && t.freed_by == 0;
+            let lies = self.tensors.get(id).filter(usable).and_then(|t| t.spread.clone());
+            if let Some(spread) = lies {
+                self.make_whole(*id, &spread, parts, cx);
+            }
+        }
     }
 
     /// Has the workers of a mesh put a tensor together, so that each has all of it.

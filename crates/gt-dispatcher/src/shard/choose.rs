@@ -141,6 +141,12 @@ impl Chooser<'_> {
                 needs[v as usize].push(layout);
             }
         }
+        // What was asked for inside the program is asked for by nobody else.
+        for (v, layout) in self.fixed.iter().enumerate().filter_map(|(v, l)| Some((v, (*l)?))) {
+            if !needs[v].contains(&layout) {
+                needs[v].push(layout);
+            }
+        }
         let mut rules: Vec<Option<Rule>> = vec![None; structure.instrs.len()];
         let mut seconds = ask.costs.start;
         let mut split = ask.inputs.iter().any(|l| *l != Layout::Whole);
