@@ -1,8 +1,9 @@
 """Every snippet of the documentation is run, and prints what stands under it.
 
-A block of `python` runs after the earlier ones of its page; a block of `text` after it is what it prints. A block of
-`console` is typed into a shell, line by line after `$` (and `>`), and shows what each line prints. `...` stands for
-anything. A block of `bash` shows commands that start something for good, and is only parsed.
+A block of `python` runs after the earlier ones of its page; a block of `text` after it is what it prints. A comment
+`<!--python ... -->` runs too, unseen. A block of `console` is typed into a shell, line by line after `$` (and `>`), and
+shows what each line prints. `...` stands for anything. A block of `bash` shows commands that start something for good,
+and is only parsed.
 """
 
 import os
@@ -16,7 +17,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^(?:```|<!--)(\w*)\n(.*?)^(?:```|-->)$", re.MULTILINE | re.DOTALL)
 # Separates what blocks print.
 MARK = "\x1e"
 
@@ -86,7 +87,7 @@ def test_console_blocks(page, tmp_path):
     for kind, body, line in blocks(page):
         if kind != "console":
             continue
-        script = ["trap 'kill $(jobs -p) 2>/dev/null' EXIT"]
+        script = ["trap 'kill $(jobs -p) 2>/dev/null || true' EXIT"]
         for command, _ in commands(body):
             quiet = re.sub(r"&$", "> /dev/null 2>&1 &", command)
             script.append(f"printf '{MARK}\\n'\n{quiet}")
@@ -131,7 +132,7 @@ def test_every_variable_is_documented():
     read = set()
     for source in [*ROOT.glob("crates/*/src/**/*.rs"), *ROOT.glob("python/gt/**/*.py")]:
         read |= set(re.findall(r'"(GT_[A-Z_]+)"', source.read_text()))
-    internal = {"GT_TOKEN", "GT_SIM_SEED", "GT_SIM_SECONDS", "GT_RANDOM_SECONDS", "GT_DEBUG_"}
+    internal = {"GT_TOKEN", "GT_SIM_SEED", "GT_SIM_SECONDS", "GT_RANDOM_SECONDS", "GT_DEBUG_", "GT_BLESS"}
     missing = read - internal - set(re.findall(r"GT_[A-Z_]+", (ROOT / "docs" / "variables.md").read_text()))
     assert not missing, f"not in docs/variables.md: {sorted(missing)}"
 

@@ -85,10 +85,12 @@ def top(port, http):
         run = f"{sys.executable} -m gt top -p {port}"
         subprocess.run([*tmux, "-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "22", run], check=True)
         try:
-            time.sleep(4)
-            shot = subprocess.run(
-                [*tmux, "capture-pane", "-p", "-e"], check=True, capture_output=True, text=True
-            ).stdout
+            deadline, shot = time.monotonic() + 30, ""
+            while "gpu-a" not in shot and time.monotonic() < deadline:
+                # Bars need some seconds to become smooth.
+                time.sleep(4)
+                capture = [*tmux, "capture-pane", "-p", "-e"]
+                shot = subprocess.run(capture, check=True, capture_output=True, text=True).stdout
         finally:
             subprocess.run([*tmux, "kill-server"])
     (PICTURES / "top.svg").write_text(terminal(shot))
@@ -103,7 +105,7 @@ def color(codes):
         return f"#{codes[1]:02x}{codes[2]:02x}{codes[3]:02x}", codes[4:]
     n = codes[1]
     if n < 16:
-        return NAMED[n % 8], codes[2:]
+        return "#7b8794" if n == 8 else NAMED[n % 8], codes[2:]
     if n < 232:
         levels = [0, 95, 135, 175, 215, 255]
         r, g, b = (n - 16) // 36, (n - 16) // 6 % 6, (n - 16) % 6
@@ -139,13 +141,17 @@ def terminal(text):
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size[0]:.0f} {size[1]:.0f}" width="{size[0]:.0f}">']
     out.append('<rect width="100%" height="100%" rx="8" fill="#1b212a"/>')
     out.append('<g font-family="DejaVu Sans Mono, Menlo, Consolas, monospace" font-size="14" xml:space="preserve">')
+    # Colours go on from line to line.
+    state = {}
     for row, line in enumerate(lines):
-        state, column = {}, 0
-        for codes, run in re.findall(r"(?:\x1b\[([\d;]*)m)?([^\x1b]*)", line):
-            style(state, codes or "0") if codes != "" or not run else None
-            if run:
-                out += cells(run, column, row, wide, high, state)
-                column += len(run)
+        column = 0
+        for token in re.finditer(r"\x1b\[([\d;]*)m|([^\x1b]+)", line):
+            codes, run = token.groups()
+            if run is None:
+                style(state, codes or "0")
+                continue
+            out += cells(run, column, row, wide, high, state)
+            column += len(run)
     return "\n".join([*out, "</g></svg>\n"])
 
 

@@ -10,6 +10,8 @@ use std::collections::{BTreeMap, HashMap};
 pub struct Sources {
     by_seq: HashMap<u64, Vec<Option<String>>>,
     by_key: HashMap<String, Vec<Option<String>>>,
+    /// The key that a client's program had when it came: workers may run parts of it under other keys.
+    keys: HashMap<u64, String>,
 }
 
 impl Sources {
@@ -20,6 +22,11 @@ impl Sources {
             out.by_seq.insert(program.seq, program.lines.clone());
         }
         for entry in entries {
+            if let ("RECV", Some(seq), Some(key)) =
+                (entry.event.as_str(), entry.count("seq"), entry.field("key"))
+            {
+                out.keys.insert(seq, key.to_string());
+            }
             if let (Some(seq), Some(key)) = (entry.count("seq"), entry.field("key"))
                 && let Some(lines) = out.by_seq.get(&seq)
             {
@@ -35,7 +42,8 @@ impl Sources {
     }
 
     fn line(&self, seq: u64, key: &str, instr: u32) -> Option<&str> {
-        let lines = self.by_seq.get(&seq).or_else(|| self.by_key.get(key))?;
+        let whole = || self.keys.get(&seq).and_then(|key| self.by_key.get(key));
+        let lines = self.by_seq.get(&seq).or_else(whole).or_else(|| self.by_key.get(key))?;
         lines.get(instr as usize)?.as_deref()
     }
 

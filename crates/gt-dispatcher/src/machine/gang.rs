@@ -298,6 +298,7 @@ impl Session {
                 let (_, batch) = parts.remove(at);
                 self.send_part(worker, batch, cx);
             }
+            cx.log.divided(local.key, &local.origins);
             let there = |id: &&TensorId| self.tensors.get(id).is_some_and(|t| t.is_at(worker));
             let program = Program {
                 structure: local.structure.clone(),

@@ -8,12 +8,15 @@ use gt_net::msg::{
     Batch, Bytes, ClientMsg, Compiled, Failure, Payload, Prefix, Run, SessionMsg, Value, WorkerCmd, WorkerId,
 };
 use gt_net::observe::{Detail, Trouble};
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 
 /// Programs remembered as seen.
 const MAX_SEEN: usize = 1 << 16;
 /// Failures remembered.
 const MAX_TROUBLES: usize = 32;
+/// Plan keys of parts remembered.
+const MAX_ORIGINS: usize = 4096;
 /// Lines that wait for those who watch.
 const MAX_TRACED: usize = 256;
 
@@ -32,6 +35,8 @@ pub(super) struct Log {
     /// The time in microseconds, where it is known better than in milliseconds.
     fine: Option<u64>,
     troubles: VecDeque<Trouble>,
+    /// The instructions of whole programs that those of a worker's part belong to, by the part's plan key.
+    origins: HashMap<u64, Arc<Vec<u32>>>,
 }
 
 impl Log {
@@ -77,6 +82,20 @@ impl Log {
 
     pub fn micros(&self, now: u64) -> u64 {
         self.fine.unwrap_or(now * 1000)
+    }
+
+    /// Remembers which instructions of the whole a worker's part has.
+    pub fn divided(&mut self, key: u64, origins: &Arc<Vec<u32>>) {
+        if self.origins.len() >= MAX_ORIGINS {
+            self.origins.clear();
+        }
+        self.origins.entry(key).or_insert_with(|| origins.clone());
+    }
+
+    /// The instruction of the client's program that an instruction of a plan belongs to.
+    pub fn origin(&self, key: u64, instr: u32) -> u32 {
+        let whole = self.origins.get(&key).and_then(|origins| origins.get(instr as usize));
+        whole.copied().unwrap_or(instr)
     }
 
     /// Notes that something went wrong.

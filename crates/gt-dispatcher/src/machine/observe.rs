@@ -177,7 +177,7 @@ impl Machine {
                     Ok(())
                 }),
                 WorkEvent::Steps { key, steps } => {
-                    self.note_steps(now, worker, key, &steps_text(&steps), out)
+                    self.note_steps(now, worker, key, &steps_text(&self.log, key, &steps), out)
                 }
                 // These go to their own client alone.
                 WorkEvent::Recent(_) => {}
@@ -221,7 +221,7 @@ impl Machine {
                 WorkEvent::Steps { key, steps } => {
                     let details = format!("key={key:016x} steps={}", steps.len());
                     lines.push(log.format(now, "STEPS", &whom, "Plan", 0, &details));
-                    lines.extend(steps_text(&steps));
+                    lines.extend(steps_text(&self.log, key, &steps));
                 }
                 WorkEvent::Ran(_) | WorkEvent::Carried(_) => {}
             }
@@ -364,9 +364,9 @@ impl Session {
 }
 
 /// The steps of a plan, line by line.
-fn steps_text(steps: &[StepInfo]) -> Vec<String> {
+fn steps_text(log: &Log, key: u64, steps: &[StepInfo]) -> Vec<String> {
     let text = |(i, s): (usize, &StepInfo)| {
-        let instrs: Vec<String> = s.instrs.iter().map(u32::to_string).collect();
+        let instrs: Vec<String> = s.instrs.iter().map(|i| log.origin(key, *i).to_string()).collect();
         format!("    STEP {i} {} instrs={} {}", s.family.text(), instrs.join(","), s.name)
     };
     steps.iter().enumerate().map(text).collect()

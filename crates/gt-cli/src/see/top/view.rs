@@ -239,7 +239,7 @@ fn draw_clients(top: &Top, area: Rect, buffer: &mut Buffer) {
     };
     let frame = block(title, top.pane == Pane::Clients);
     let inner = frame.inner(area);
-    let wide = inner.width >= 96;
+    let wide = inner.width >= 108;
     let mut heads = vec!["client", "share", "gpu time", "memory", "waiting", "ops/s", "unfinished"];
     let mut widths = vec![
         Constraint::Min(14),
