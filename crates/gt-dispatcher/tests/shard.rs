@@ -211,6 +211,7 @@ fn planned_programs_equal_the_whole() {
             at_home: vec![false; inputs.len()],
             inputs,
             fixed: Vec::new(),
+            must: false,
             parts,
             costs,
         };

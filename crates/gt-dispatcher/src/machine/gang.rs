@@ -167,7 +167,8 @@ impl Session {
         };
         let inputs: Option<Vec<_>> = program.inputs.iter().map(lies).collect();
         let (fixed, costs) = (self.fixed(program, types), self.costs(mesh, cx));
-        Some(Situation { inputs: inputs?, fixed, parts: mesh.workers.len(), costs })
+        let must = !program.structure.marks.is_empty();
+        Some(Situation { inputs: inputs?, fixed, must, parts: mesh.workers.len(), costs })
     }
 
     /// Gets a program ready to go: it is divided, and its inputs are on the workers. Gives what it has to wait for.
@@ -353,6 +354,7 @@ impl Session {
         let mut ask = Situation {
             inputs: vec![(spread.layout, false)],
             fixed: Vec::new(),
+            must: true,
             parts: spread.mesh.workers.len(),
             costs: self.costs(&spread.mesh, cx),
         }
@@ -408,15 +410,9 @@ impl Session {
             frees: Vec::new(),
         };
         let mut ask = self.situation(&left, &types, &mesh, cx)?.question(&left.structure, &types);
-        // It runs on all workers in any case, where its inputs are.
-        ask.costs.always = true;
-        let divided = match shard::divide(&ask).ok()? {
-            Some(divided) => divided,
-            None => {
-                ask.fixed.extend(left.structure.outs.first().map(|v| (*v, Layout::Whole)));
-                shard::divide(&ask).ok()??
-            }
-        };
+        // It runs where its inputs are, in any case.
+        ask.must = true;
+        let divided = shard::divide(&ask).ok()??;
         for ((id, out), layout) in left.outs.iter().zip(&left.structure.outs).zip(&divided.outs) {
             let tensor = self.tensors.get_mut(id)?;
             cx.pool.release(&tensor.holders, tensor.bytes());

@@ -26,6 +26,8 @@ pub(super) struct Situation {
     pub inputs: Vec<(Layout, bool)>,
     /// Layouts that signals ask for, by value.
     pub fixed: Vec<(u32, Layout)>,
+    /// Signals ask for these workers.
+    pub must: bool,
     pub parts: usize,
     pub costs: Costs,
 }
@@ -169,6 +171,7 @@ impl Situation {
         let same = |(a, b): (&(Layout, bool), &(Layout, bool))| a.0 == b.0 && (divided || a.1 == b.1);
         self.parts == other.parts
             && self.fixed == other.fixed
+            && self.must == other.must
             && self.costs == other.costs
             && self.inputs.len() == other.inputs.len()
             && self.inputs.iter().zip(&other.inputs).all(same)
@@ -182,6 +185,7 @@ impl Situation {
             inputs: self.inputs.iter().map(|(layout, _)| *layout).collect(),
             at_home: self.inputs.iter().map(|(_, home)| *home).collect(),
             fixed: self.fixed.clone(),
+            must: self.must,
             parts: self.parts,
             costs: self.costs,
         }

@@ -197,7 +197,8 @@ impl Chooser<'_> {
                 seconds += 0.25 * ty.bytes() as f64 * (ask.parts - 1) as f64 / ask.costs.road;
             }
         }
-        let given = ask.inputs.iter().any(|l| *l != Layout::Whole) || !ask.fixed.is_empty();
+        let split_inputs = ask.inputs.iter().any(|l| *l != Layout::Whole);
+        let given = ask.must || split_inputs || !ask.fixed.is_empty();
         let pays = given || (split && (ask.costs.always || seconds < 0.9 * alone));
         let outs = structure.outs.iter().map(|v| self.fixed[*v as usize]).collect();
         Choice { inputs: ask.inputs.clone(), rules, outs, pays, seconds: (seconds, alone) }

@@ -26,6 +26,8 @@ pub struct Ask {
     pub at_home: Vec<bool>,
     /// Layouts that values must have, by value.
     pub fixed: Vec<(u32, Layout)>,
+    /// It runs on these workers, whatever another would cost: a signal says so.
+    pub must: bool,
     /// Workers along the axis.
     pub parts: usize,
     pub costs: Costs,
