@@ -4,7 +4,7 @@ use super::driver::{self, check};
 use cudarc::driver::{result, sys};
 use gt_ir::{Error, Result, bail};
 use std::cell::Cell;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 /// A GPU whose primary context this process uses.
 pub struct Device {
@@ -36,7 +36,9 @@ pub fn count() -> Result<u32> {
     if !unsafe { sys::is_culib_present() } {
         bail!(Runtime, "cuda: no NVIDIA driver found (libcuda.so.1)");
     }
-    check("init", result::init())?;
+    check("init", result::init()).map_err(|e| e.map_message(hint))?;
+    static LOADED: Once = Once::new();
+    LOADED.call_once(super::leave::before_libraries);
     let count = check("count devices", result::device::get_count())?;
     if count == 0 {
         bail!(Runtime, "cuda: the driver sees no device (CUDA_VISIBLE_DEVICES?)");
@@ -131,4 +133,11 @@ impl Device {
         self.enter()?;
         check("synchronise", result::ctx::synchronize())
     }
+}
+
+/// What to do about a driver that does not start.
+fn hint(message: String) -> String {
+    format!(
+        "{message}: is a driver there, and was the process forked after CUDA was used? Start such processes by spawn"
+    )
 }

@@ -3,6 +3,7 @@
 use super::device::Device;
 use super::disk::{Disk, hash};
 use super::driver::{Function, Module};
+use super::leave;
 use super::shared::library;
 use cudarc::nvrtc::{result as checked, sys as raw};
 use gt_ir::{Error, Result};
@@ -11,7 +12,6 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::sync::{Arc, Once, OnceLock};
-use std::time::Duration;
 
 /// A kernel with the module that holds it.
 #[derive(Clone)]
@@ -184,26 +184,10 @@ fn nvrtc<T>(what: &str, result: std::result::Result<T, checked::NvrtcError>) -> 
     result.map_err(|e| Error::Runtime(format!("nvrtc: {what}: {:?}", e.0)))
 }
 
-/// Held while NVRTC works.
-static COMPILING: Mutex<()> = Mutex::new(());
-/// How long the end of the process waits for NVRTC.
-const LAST_WAIT: Duration = Duration::from_secs(60);
-
-/// Called when the process ends, before the libraries take down what NVRTC is using: lets it finish, and lets it begin
-/// nothing more.
-extern "C" fn at_exit() {
-    std::mem::forget(COMPILING.try_lock_for(LAST_WAIT));
-}
-
 /// Compiles CUDA C to machine code.
 fn cubin(source: &str, options: &[String]) -> Result<Vec<u8>> {
-    static ONCE: Once = Once::new();
-    // The library has been loaded: what is registered after its own clean-up runs before that.
-    // SAFETY: the function takes and gives nothing, and stays.
-    ONCE.call_once(|| {
-        let _ = unsafe { libc::atexit(at_exit) };
-    });
-    let _compiling = COMPILING.lock();
+    static LOADED: Once = Once::new();
+    LOADED.call_once(leave::before_libraries);
     let text = CString::new(source).map_err(|_| Error::Runtime("nvrtc: a zero in the source".into()))?;
     let program = nvrtc("create", checked::create_program(&text, None))?;
     // SAFETY: the program lives until it is destroyed below, and the buffer has the size NVRTC asked for.

@@ -58,6 +58,7 @@ impl Blas {
         let (ours, context) = (shared.clone(), Context(context));
         let work = move || {
             let made = load().and_then(|()| open(&context));
+            super::leave::before_libraries();
             let fine = made.is_ok();
             *ours.handle.lock() = Some(made);
             ours.loaded.notify_all();
