@@ -35,6 +35,7 @@ def test_plans_are_kept_apart_by_it(dtype, apart):
     def misses():
         x = gt.ones(7, 7, dtype=dtype)
         (x @ x).numpy()
+        gt.synchronize()  # on all workers
         return gt.debug.get_worker_stats()["compilation"]["misses"]
 
     # New programs in a row run op by op at first sight, and are compiled at the second.

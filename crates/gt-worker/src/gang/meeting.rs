@@ -3,16 +3,39 @@
 use super::{Communicator, Group, Take, Want};
 use crate::backend::PlanError;
 use gt_ir::Error;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A gang, as all its ranks name it: the dispatcher and the number of the gang.
 pub type Name = (u64, u64);
 
-/// The gangs that run in this process now, and those that some of their ranks have not come to yet.
-static MEETINGS: Mutex<Option<HashMap<Name, Arc<Meeting>>>> = Mutex::new(None);
+/// The gangs of one process.
+struct Gangs {
+    pid: u32,
+    meetings: Mutex<HashMap<Name, Arc<Meeting>>>,
+}
+
+/// The gangs that run in this process now, and those that some of their ranks have not come to yet. A fork may have
+/// copied them while they were locked, so that a child starts with its own and leaves its parent's alone.
+fn meetings() -> MutexGuard<'static, HashMap<Name, Arc<Meeting>>> {
+    static HERE: AtomicPtr<Gangs> = AtomicPtr::new(std::ptr::null_mut());
+    let pid = std::process::id();
+    loop {
+        let known = HERE.load(Ordering::Acquire);
+        // SAFETY: what was stored is never freed.
+        if let Some(gangs) = unsafe { known.as_ref() }.filter(|gangs| gangs.pid == pid) {
+            return gangs.meetings.lock();
+        }
+        let new = Box::into_raw(Box::new(Gangs { pid, meetings: Mutex::default() }));
+        if HERE.compare_exchange(known, new, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // SAFETY: nobody else has seen it.
+            drop(unsafe { Box::from_raw(new) });
+        }
+    }
+}
 
 /// Where the ranks of one gang meet.
 struct Meeting {
@@ -88,8 +111,7 @@ impl Seat {
     /// Takes a seat in a gang over a mesh of this shape.
     pub fn take(name: Name, mesh: u64, shape: &[usize], rank: usize) -> Seat {
         let n: usize = shape.iter().product();
-        let mut meetings = MEETINGS.lock();
-        let meetings = meetings.get_or_insert_default();
+        let mut meetings = meetings();
         let meeting = meetings.entry(name).or_insert_with(|| Meeting::new(mesh, shape)).clone();
         let ranked = |axis, group, rank, size| Ranked { meeting: meeting.clone(), axis, group, rank, size };
         let axes = places(shape, rank).into_iter().enumerate();
@@ -110,19 +132,15 @@ impl Seat {
 
 /// Forgets the gangs of a mesh that is no more.
 pub fn forget(cluster: u64, mesh: u64) {
-    if let Some(meetings) = &mut *MEETINGS.lock() {
-        meetings.retain(|(of, _), meeting| *of != cluster || meeting.mesh != mesh);
-    }
+    meetings().retain(|(of, _), meeting| *of != cluster || meeting.mesh != mesh);
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let mut meetings = MEETINGS.lock();
+        let mut meetings = meetings();
         let mut state = self.meeting.state.lock();
         state.left += 1;
-        if state.left >= self.all.size
-            && let Some(meetings) = &mut *meetings
-        {
+        if state.left >= self.all.size {
             meetings.remove(&self.name);
         }
     }
