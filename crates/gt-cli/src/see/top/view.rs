@@ -417,7 +417,7 @@ mod tests {
 
     fn top(workers: u32, clients: u64) -> Top {
         let mut top = Top::new("localhost:12345".into());
-        for i in 0..8u64 {
+        for i in 0..40u64 {
             let workers = (0..workers).map(|id| {
                 let mut families_us = [0; Family::ALL.len()];
                 families_us[Family::Matmul as usize] = i * 300_000;
