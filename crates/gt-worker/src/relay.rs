@@ -16,6 +16,8 @@ use std::sync::atomic::Ordering;
 /// Tensors on their way through the server.
 pub(crate) struct Relays {
     state: Mutex<State>,
+    /// Held while pieces are sent: the moving thread begins a transfer and the link's thread goes on with it.
+    order: Mutex<()>,
     /// Sends a part to the server, without waiting.
     send: Box<dyn Fn(Vec<u8>) + Send + Sync>,
 }
@@ -31,7 +33,7 @@ struct State {
 
 impl Relays {
     pub fn new(send: Box<dyn Fn(Vec<u8>) + Send + Sync>) -> Relays {
-        Relays { state: Mutex::default(), send }
+        Relays { state: Mutex::default(), order: Mutex::default(), send }
     }
 
     /// Keeps a value until the server asks for it.
@@ -62,6 +64,7 @@ impl Relays {
 
     /// Sends what the other end has room for.
     fn feed(&self, part: &Part) {
+        let _order = self.order.lock();
         let mut state = self.state.lock();
         let Some((_, bytes, source)) = state.sources.get_mut(&part.transfer) else { return };
         let fed = source.feed(bytes, part);
