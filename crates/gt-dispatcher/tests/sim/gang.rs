@@ -23,7 +23,10 @@ struct State {
 
 /// Where a rank stands.
 pub enum Stand {
-    Waits,
+    /// For others, who may go on if it has `moved`: it has brought them something, or come to the end.
+    Waits {
+        moved: bool,
+    },
     Done(Result<Vec<Numbers>, Failure>),
 }
 
@@ -52,7 +55,7 @@ impl Gangs {
             .zip(&program.structure.inputs)
             .map(|(x, input)| HostTensor { ty: input.ty.clone(), data: to_bytes(x).to_vec() })
             .collect();
-        let (mut at, mut waits) = (0, false);
+        let (mut at, mut waits, mut moved) = (0, false, false);
         let done = reference::run_part(&program.structure, &held, &program.slots, &mut |c, xs| {
             let k = at;
             at += 1;
@@ -60,7 +63,8 @@ impl Gangs {
             if state.brought.len() == k {
                 state.brought.push(BTreeMap::new());
             }
-            state.brought[k].insert(rank, xs.iter().map(|x| (*x).clone()).collect());
+            let brought = xs.iter().map(|x| (*x).clone()).collect();
+            moved |= state.brought[k].insert(rank, brought).is_none();
             if state.results.len() == k && state.brought[k].len() == n {
                 let parts: Vec<Held> = state.brought[k].values().cloned().collect();
                 state.results.push(collective::eval_parts(&c.what, &parts)?);
@@ -74,12 +78,12 @@ impl Gangs {
             }
         });
         if waits {
-            return Stand::Waits;
+            return Stand::Waits { moved };
         }
         let outs = done.unwrap_or_else(|(i, e)| panic!("instruction {i} of {seq}: {e}"));
-        state.agreed.insert(rank);
+        moved |= state.agreed.insert(rank);
         if state.agreed.len() < n {
-            return Stand::Waits;
+            return Stand::Waits { moved };
         }
         Stand::Done(Ok(outs.iter().map(|x| to_numbers(&x.data)).collect()))
     }

@@ -375,7 +375,7 @@ impl Worker {
 }
 
 impl Worker {
-    /// Goes on with the gang it is in; false if it has to wait for others.
+    /// Goes on with the gang it is in; false if it can do nothing before others do.
     fn go_on(&mut self, gangs: &mut Gangs) -> bool {
         let Some((session, gang, run)) = self.busy.take() else { return false };
         let place = self.meshes[&gang.mesh].clone();
@@ -391,9 +391,9 @@ impl Worker {
                 Err(lost(Error::Runtime("ended".into())))
             }
             (Ok((rank, n)), Ok(inputs)) => match gangs.go(gang.number, rank, n, &run, &inputs) {
-                Stand::Waits => {
+                Stand::Waits { moved } => {
                     self.busy = Some((session, gang, run));
-                    return false;
+                    return moved;
                 }
                 Stand::Done(outcome) => outcome,
             },
