@@ -5,12 +5,13 @@ mod common;
 
 use common::{full, ints, mul_add, to_bytes};
 use gt_dispatcher::{Action, Carry, Config, Event, Machine, Way};
-use gt_ir::{Error, Program, TensorId};
+use gt_ir::{Arg, Binary, Error, Instr, Op, Program, Scalar, TensorId};
 use gt_net::bulk::Endpoint;
 use gt_net::msg::{
     Batch, ClientMsg, Fetch, Prefix, Run, SessionId, SessionMsg, Value, WorkerCmd, WorkerId, WorkerInfo,
     WorkerMsg,
 };
+use std::sync::Arc;
 
 const S: SessionId = SessionId(1);
 
@@ -48,7 +49,7 @@ impl Rig {
             endpoint: None,
             ticket_key: [0; 16],
             process: gt_net::process::Process::this(),
-            gangs: false,
+            gangs: true,
         };
         self.step(Event::WorkerUp { worker: WorkerId(i), info })
     }
@@ -289,4 +290,43 @@ fn a_prefix_goes_home_and_its_program_after_it() {
         panic!("{sent:?}")
     };
     assert_eq!(batch.runs[0].prefix, None);
+}
+
+/// A program that is too long to be divided between two messages.
+fn long(out: u64) -> Program {
+    let mut program = full(2, 1, out);
+    let structure = Arc::make_mut(&mut program.structure);
+    for last in 0..600 {
+        let args = [Arg::Value(last), Arg::Const(Scalar::Int(1))].into_iter().collect();
+        structure.instrs.push(Instr { op: Op::Binary(Binary::Add), args });
+    }
+    structure.outs = vec![600];
+    program.key = structure.key();
+    program
+}
+
+#[test]
+fn what_comes_while_workers_are_gone_waits_behind_a_plan() {
+    let mut rig = rig(Config::default(), 2);
+    let session = SessionId(2);
+    let vars = vec![("GT_AUTO_SHARD".to_string(), "1".to_string())];
+    rig.step(Event::ClientUp { session, name: "c".into(), vars });
+    let run = |seq, program| {
+        let runs = vec![Run { seq, program, prefix: None }];
+        Event::Client(session, ClientMsg::Batch(Batch { runs, ..Batch::default() }))
+    };
+    let asked = rig.step(run(1, long(1)));
+    let Some(Action::Plan { ask, .. }) = asked.last() else { panic!("{asked:?}") };
+    for i in 0..2 {
+        rig.step(Event::WorkerGone { worker: WorkerId(i), reason: "gone".into() });
+    }
+    assert!(rig.step(run(2, full(2, 1, 2))).is_empty());
+    assert!(rig.add_worker(2).is_empty(), "the first program is still being divided");
+    let sent = rig.step(Event::Planned { ask: *ask, result: Ok(None) });
+    let runs = |a: &Action| match a {
+        Action::ToWorker(WorkerId(2), WorkerCmd::Batch { batch, .. }) => batch.runs.clone(),
+        other => panic!("{other:?}"),
+    };
+    let order: Vec<u64> = sent.iter().flat_map(runs).map(|run| run.seq).collect();
+    assert_eq!(order, vec![1, 2]);
 }

@@ -33,10 +33,16 @@ impl Session {
         }
         if cx.pool.is_empty() || self.is_held() {
             self.hold(message, cx)
-        } else if self.waits.is_some() && waits_its_turn(&message) {
-            self.defer(message, cx)
         } else {
-            self.act(message, cx)
+            self.act_in_turn(message, cx)
+        }
+    }
+
+    /// Takes a message, or keeps it behind a program that waits.
+    fn act_in_turn(&mut self, message: ClientMsg, cx: &mut Cx) -> Result<()> {
+        match self.waits.is_some() && waits_its_turn(&message) {
+            true => self.defer(message, cx),
+            false => self.act(message, cx),
         }
     }
 
@@ -92,7 +98,7 @@ impl Session {
     /// Takes the messages that were kept. Without a worker their programs fail.
     pub(super) fn release(&mut self, cx: &mut Cx) -> Result<()> {
         let held = std::mem::take(&mut self.held);
-        held.messages.into_iter().try_for_each(|message| self.act(message, cx))
+        held.messages.into_iter().try_for_each(|message| self.act_in_turn(message, cx))
     }
 
     pub(super) fn act(&mut self, message: ClientMsg, cx: &mut Cx) -> Result<()> {
