@@ -13,6 +13,9 @@ use gt_net::observe::{Detail, Scope};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+/// Instructions of a program that the dispatcher does not divide by itself, whatever the number of workers.
+const LONG: usize = 260;
+
 /// What a tensor must be.
 #[derive(Clone, Debug)]
 enum Expected {
@@ -267,6 +270,13 @@ impl Client {
             let total = k + instrs.len() as u32 - 1;
             instrs.push(op(Binary::Add, Arg::Value(last), Arg::Value(total)));
             last = k + instrs.len() as u32 - 1;
+        }
+        if rng.chance(3) {
+            // Long enough to be divided elsewhere, while other things happen.
+            for _ in 0..LONG {
+                instrs.push(op(Binary::Add, Arg::Value(last), Arg::Const(Scalar::Int(1))));
+                last = k + instrs.len() as u32 - 1;
+            }
         }
         instrs.push(op(Binary::Mul, Arg::Value(last), Arg::Slot(0)));
         let mut outs = vec![k + instrs.len() as u32 - 1];
