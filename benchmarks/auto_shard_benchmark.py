@@ -8,6 +8,7 @@ A count below the number of workers uses the first so many of them, by a signal 
 """
 
 import os
+import time
 
 import sharding
 
@@ -16,7 +17,7 @@ def main():
     args = sharding.options(__doc__)
     address = os.environ.get("GT_SERVER") or f"localhost:{args.port}"
     try:
-        there = workers(address)
+        there = workers(address, args.gpus[-1])
     except ConnectionError as error:
         raise SystemExit(f"{error}\nStart a server first: python -m gt.server -p {args.port}") from None
     if there < args.gpus[-1]:
@@ -32,12 +33,16 @@ def main():
     sharding.run(args, seconds_of)
 
 
-def workers(address):
-    """How many workers a system has."""
+def workers(address, wanted, seconds=20):
+    """How many workers a system has, once there are as many as wanted or they have had time to come."""
     import gt
 
+    until = time.monotonic() + seconds
     with gt.open_session(address) as session:
         count = len(gt.debug.get_worker_stats()["workers"])
+        while count < wanted and time.monotonic() < until:
+            time.sleep(0.2)
+            count = len(gt.debug.get_worker_stats()["workers"])
     session.close()
     return count
 

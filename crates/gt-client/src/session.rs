@@ -321,9 +321,6 @@ impl Session {
             self.send(ClientMsg::Batch(Batch { runs, ..Batch::default() }))?;
         }
         let (held, frees) = self.number(&mut outbox, sealed);
-        if let Some(last) = outbox.unfinished.back_mut() {
-            last.ends_step = true;
-        }
         if !frees.is_empty() {
             self.send(ClientMsg::Batch(Batch { frees, ..Batch::default() }))?;
         }
@@ -389,7 +386,7 @@ impl Session {
             frees,
             rebinds: s.rebinds,
             lines: s.lines,
-            ends_step: false,
+            ends_step: s.ends_step,
             instrs: program.structure.instrs.len(),
             new,
         });

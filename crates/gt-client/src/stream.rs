@@ -45,6 +45,8 @@ pub struct Sealed {
     pub prefix: Option<u64>,
     /// What it looks like up to each position where a prefix may end.
     pub marks: Vec<u64>,
+    /// It ends with an optimizer step.
+    pub ends_step: bool,
 }
 
 /// Where in the user's program an instruction was written: an index into the session's table of files, and a line.
@@ -503,7 +505,7 @@ impl Open {
 
     /// Takes the instructions of the first `cut` values out as a program; the rest stays open.
     fn seal_prefix(&mut self, cut: usize) -> Sealed {
-        self.step_ended = false;
+        let ends_step = std::mem::take(&mut self.step_ended);
         self.free_bytes = 0;
         let rest: Vec<Entry> = self.entries.split_off(cut);
         if rest.is_empty() {
@@ -644,6 +646,7 @@ impl Open {
             bytes,
             prefix,
             marks,
+            ends_step,
         }
     }
 
