@@ -57,11 +57,15 @@ fn repeated_steps_under_a_signal_have_one_key() {
             optim::sgd_step(from_ref(&w), &grads, &mut buffers, &sgd).unwrap();
             numbers(&loss);
         }
-        // A step is two programs: what is under the signal, and the update, which is not.
+        // The signals name other workers, so a step is two programs: forward under one, backward under the other.
         let keys = link.keys();
         assert_eq!(keys[2..4], keys[4..6], "{keys:x?}");
-        let names: Vec<String> = marks(link).into_iter().map(|(_, name, _)| name).collect();
-        assert!(names.iter().any(|n| n == "steps") && names.iter().any(|n| n == "steps_back"), "{names:?}");
+        let (programs, told) = (link.programs(), link.signals());
+        for (program, expected) in programs.iter().rev().zip(["steps_back", "steps"]) {
+            let names: Vec<&str> =
+                program.structure.marks.iter().map(|m| told[m.signal as usize].name.as_str()).collect();
+            assert!(!names.is_empty() && names.iter().all(|n| *n == expected), "{names:?}");
+        }
     });
 }
 
