@@ -126,6 +126,12 @@ def qwen3_tiny(side):
     return qwen3(side, "tiny", "float32", 2, 128, 200, 50)
 
 
+def qwen3_fixed(side):
+    """So many steps and no more, so that two runs do the same."""
+    side.warm_seconds = 0.0
+    return qwen3(side, "tiny", "float32", 2, 128, 300, 0)
+
+
 def qwen3_small(side):
     return qwen3(side, "small", "bfloat16", 8, 512, 40, 15)
 
@@ -234,6 +240,7 @@ def steady_06b(side):
 
 WORK = dict(
     qwen3_tiny=qwen3_tiny,
+    qwen3_fixed=qwen3_fixed,
     qwen3_small=qwen3_small,
     qwen3_06b=qwen3_06b,
     mlp=mlp,
@@ -347,7 +354,7 @@ ROWS = dict(
     softmax=(steps_row, "softmax", "softmax of 8192 x 8192 f32", 0.17),
     first_step=(steps_row, "first_step", "first step of Qwen3-small, from process start", 5000),
     apart=(apart_row, "qwen3_tiny", "Qwen3-tiny, server and worker apart", None),
-    same=(same_row, "qwen3_tiny", "two runs of Qwen3-tiny from one seed", 0),
+    same=(same_row, "qwen3_fixed", "two runs of Qwen3-tiny from one seed", 0),
     two_tiny=(together_row, "steady_tiny", "two clients training Qwen3-tiny, of one alone", 1.2),
     two_06b=(together_row, "steady_06b", "two clients training Qwen3-0.6B, of one alone", 0.97),
 )
