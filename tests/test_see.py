@@ -245,7 +245,8 @@ def test_explain_names_lines_and_reasons(capsys):
     gt.debug.explain()
     text = capsys.readouterr().out
     assert re.search(r"the last step: program \d+, \d+ instructions", text)
-    assert "plans: 1 found again, 0 made" in text
+    # Every worker that has a part of the step finds its plan.
+    assert re.search(r"plans: [1-9]\d* found again, 0 made", text)
     lines = re.findall(r"([\d.]+)% +\S*test_see\.py:(\d+)", text)
     assert len(lines) >= 3 and 80 < sum(float(percent) for percent, _ in lines) < 101
     source = pathlib.Path(__file__).read_text().splitlines()
@@ -265,12 +266,15 @@ def test_profile_counts_every_kernel(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "Name" in out and "# of Calls" in out and "device time" in out
     rows = {row["name"]: row for row in prof.key_averages()}
-    matmul = rows["matmul 128x64x128"]
-    assert matmul["calls"] == 4 and matmul["family"] == "matmul" and "test_see.py" in matmul["line"]
+    # Where programs are divided every worker has a part of the product.
+    workers = int(os.environ.get("GT_WORKERS", 1)) if os.environ.get("GT_AUTO_SHARD") == "1" else 1
+    name = f"matmul {128 // workers}x64x128"
+    matmul = rows[name]
+    assert matmul["calls"] == 4 * workers and matmul["family"] == "matmul" and "test_see.py" in matmul["line"]
     assert 0 < matmul["seconds"] <= prof.totals["device_seconds"] * 1.01
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    assert sum(e["ph"] == "X" and e["name"] == "matmul 128x64x128" for e in events) == 4
-    assert "matmul 128x64x128" in prof.key_averages().table(sort_by="self_cpu_time_total", row_limit=3)
+    assert sum(e["ph"] == "X" and e["name"] == name for e in events) == 4 * workers
+    assert name in prof.key_averages().table(sort_by="self_cpu_time_total", row_limit=30)
     with pytest.raises(RuntimeError, match="nothing was profiled"):
         gt.profiler.profile().table()
 

@@ -116,7 +116,7 @@ def memory():
     rows = {}
     for _, ty, size, workers, line in _living():
         row = rows.setdefault(line, {"line": line, "bytes": 0, "tensors": 0, "types": {}, "workers": set()})
-        row["bytes"] += size * max(1, len(workers))
+        row["bytes"] += size
         row["tensors"] += 1
         row["types"][ty] = row["types"].get(ty, 0) + 1
         row["workers"].update(workers)

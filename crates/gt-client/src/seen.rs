@@ -61,6 +61,8 @@ pub struct Account {
 pub struct Living {
     pub id: u64,
     pub ty: Ty,
+    /// Bytes on all workers together.
+    pub bytes: u64,
     pub workers: Vec<String>,
     /// The source line that made it, where that is known.
     pub line: Option<String>,
@@ -106,9 +108,9 @@ impl Session {
         let tensors = self.ask_tensors()?;
         let lines = self.made_by();
         let files = self.files.lock();
-        let living = tensors.into_iter().map(|(id, ty, workers)| {
+        let living = tensors.into_iter().map(|(id, ty, bytes, workers)| {
             let line = lines.get(&id).and_then(|at| files.describe(*at));
-            Living { id: id.0, ty, workers, line }
+            Living { id: id.0, ty, bytes, workers, line }
         });
         Ok(living.collect())
     }

@@ -118,7 +118,7 @@ struct Unfinished {
 }
 
 /// A tensor, its type, and the workers that hold it.
-pub(crate) type Held = (TensorId, Ty, Vec<String>);
+pub(crate) type Held = (TensorId, Ty, u64, Vec<String>);
 
 /// What arrives from the dispatcher, and who waits for it.
 #[derive(Default)]

@@ -245,10 +245,10 @@ pub enum SessionMsg {
     Trace {
         lines: Vec<String>,
     },
-    /// The session's tensors that have a value: (tensor, type, names of the workers that hold it).
+    /// The session's tensors that have a value: (tensor, type, bytes on all workers together, names of those workers).
     Tensors {
         req: u64,
-        tensors: Vec<(TensorId, Ty, Vec<String>)>,
+        tensors: Vec<(TensorId, Ty, u64, Vec<String>)>,
     },
 }
 

@@ -86,5 +86,5 @@ pub fn _explain() -> Result<String> {
 #[allow(clippy::type_complexity)]
 pub fn _living() -> Result<Vec<(u64, String, u64, Vec<String>, Option<String>)>> {
     let living = current::current_session()?.living()?;
-    Ok(living.into_iter().map(|t| (t.id, t.ty.to_string(), t.ty.bytes() as u64, t.workers, t.line)).collect())
+    Ok(living.into_iter().map(|t| (t.id, t.ty.to_string(), t.bytes, t.workers, t.line)).collect())
 }

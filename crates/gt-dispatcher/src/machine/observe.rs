@@ -252,7 +252,11 @@ impl Machine {
         let living = session.tensors.iter().filter(|(_, t)| t.poison.is_none());
         let mut tensors: Vec<_> = living
             .map(|(id, t)| {
-                (*id, t.ty.clone(), t.holders.iter().map(|h| name(h.worker)).collect::<Vec<String>>())
+                let holders: Vec<String> = t.holders.iter().map(|h| name(h.worker)).collect();
+                let split =
+                    t.spread.as_ref().is_some_and(|s| matches!(s.layout, gt_ir::layout::Layout::Split(_)));
+                let copies = if split { 1 } else { holders.len().max(1) };
+                (*id, t.ty.clone(), (t.ty.bytes() * copies) as u64, holders)
             })
             .collect();
         tensors.sort_by_key(|(id, ..)| *id);
