@@ -18,7 +18,7 @@ KERNEL_SECONDS ?= 240
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-rust test-python test-unix test-tcp test-sharded check check-kernels kernels fmt docs bench develop \
-  wheel soak gpu-kit test-gpu bench-gpu clean
+  wheel tour soak gpu-kit test-gpu bench-gpu clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,6 +84,9 @@ develop: $(BIN)/.tools kernels ## build the package into the virtual environment
 
 wheel: $(BIN)/.tools kernels ## build the wheel into dist/
 	$(BIN)/maturin build --release --out dist
+
+tour: wheel ## follow the five-minute tour of the docs from the wheel, in an empty environment
+	$(BIN)/python tools/tour.py $(firstword $(wildcard dist/gt-*.whl))
 
 gpu-kit: wheel ## all that test-gpu needs, in dist/: the wheel, the laws as a program, and pytest
 	cargo build --release -p gt-worker --example gpu_laws

@@ -154,6 +154,10 @@ def test_trace_then_pictures(busy, tmp_path):
     for event in ("CONNECT", "RECV", "WORKER_SEND", "RAN", "KERNELS", "STEPS", "SEND"):
         assert f"| {event} |" in text, event
     assert "TENSOR[" in text and ":= MATMUL" in text and "STEP 0" in text
+    # Clients are asked for their source lines while somebody traces.
+    assert re.search(r"LINES key=\w+\t\S+\.py:\d+|LINES key=\w+\t<string>:\d+", text)
+    told = tool("explain", str(log)).stdout
+    assert "source lines by time" in told, told
 
     png = tmp_path / "timeline.png"
     command = [

@@ -157,6 +157,8 @@ struct Outbox {
     lived: Lived,
     /// Plan keys whose source lines the log has.
     logged: HashSet<u64>,
+    /// Those told to the server, since which of its wishes.
+    told: (u64, HashSet<u64>),
 }
 
 /// One client's connection to a dispatcher.
@@ -191,6 +193,8 @@ struct Shared {
     arrivals: AtomicU64,
     /// Something failed and has not been raised yet.
     failed: AtomicBool,
+    /// The server wants to know source lines: counts how often it asked, 0 if it does not.
+    lines_asked: AtomicU64,
 }
 
 /// The state of the session's random numbers (C7): everything random is a function of these two.
@@ -255,6 +259,7 @@ impl Session {
                 recent: Recent::default(),
                 lived: Lived::default(),
                 logged: HashSet::default(),
+                told: Default::default(),
             }),
             shared,
             streams: Mutex::new(Vec::new()),
@@ -373,6 +378,7 @@ impl Session {
             self.send_signals(outbox);
         }
         self.log_lines(outbox, key, &s.lines);
+        self.tell_lines(outbox, key, &s.lines);
         let frees = s.frees.clone();
         let data = s.slots.iter().map(|slot| if let Slot::Data(d) = slot { d.len() as u64 } else { 0 }).sum();
         let program =
@@ -417,6 +423,22 @@ impl Session {
         if outbox.logged.insert(key) {
             let text = self.files.lock().runs(lines);
             let _ = writeln!(log.lock(), "    LINES key={key:016x}{text}");
+        }
+    }
+
+    /// Tells the server the source lines of a program that it has not seen since it asked.
+    fn tell_lines(&self, outbox: &mut Outbox, key: u64, lines: &[SourceLine]) {
+        let asked = self.shared.lines_asked.load(Ordering::Relaxed);
+        if asked == 0 {
+            return;
+        }
+        if outbox.told.0 != asked || outbox.told.1.len() >= 1 << 16 {
+            outbox.told = (asked, HashSet::default());
+        }
+        if outbox.told.1.insert(key) {
+            let text = self.files.lock().runs(lines);
+            // If the link is lost, so is who wanted to know.
+            let _ = self.link.send(ClientMsg::Lines { key, text });
         }
     }
 
@@ -872,6 +894,8 @@ impl Shared {
             | SessionMsg::Unwanted { .. }
             | SessionMsg::Log { .. }
             | SessionMsg::Snapshot(_) => {}
+            SessionMsg::TellLines { on: true } => drop(self.lines_asked.fetch_add(1, Ordering::Relaxed)),
+            SessionMsg::TellLines { on: false } => self.lines_asked.store(0, Ordering::Relaxed),
             SessionMsg::Tensors { req, tensors } => {
                 inbox.tensors.insert(req, tensors);
             }

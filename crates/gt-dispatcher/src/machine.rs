@@ -197,6 +197,7 @@ impl Machine {
                 let (_, mut cx) = self.split(now_ms, out);
                 new.note(&mut cx, "CONNECT", None, "Session", 0, || format!("session={}", session.0));
                 self.sessions.insert(session, new);
+                self.ask_lines(session, out);
             }
             Event::Client(session, ClientMsg::Bye) => self.end(now_ms, session, "goodbye", out),
             Event::Client(session, ClientMsg::Stats { req }) => self.ask_stats(now_ms, session, req, out),
@@ -206,6 +207,7 @@ impl Machine {
             Event::Client(id, ClientMsg::Watch { scope, detail, every_ms }) => {
                 self.watch(now_ms, id, scope, detail, every_ms, out)
             }
+            Event::Client(id, ClientMsg::Lines { key, text }) => self.told_lines(now_ms, id, key, &text, out),
             Event::Client(id, message) => {
                 self.with_session(now_ms, id, out, |session, cx| session.message(message, cx))
             }

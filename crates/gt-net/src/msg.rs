@@ -163,6 +163,11 @@ pub enum ClientMsg {
     Tensors {
         req: u64,
     },
+    /// The source lines of a program's instructions, as the server wished: `\ta.py:3*2\tb.py:7`.
+    Lines {
+        key: u64,
+        text: String,
+    },
 }
 
 /// A piece of a tensor that several workers hold: where it begins in every dimension, and its sizes.
@@ -249,6 +254,11 @@ pub enum SessionMsg {
     Tensors {
         req: u64,
         tensors: Vec<(TensorId, Ty, u64, Vec<String>)>,
+    },
+    /// Somebody watches and wants to know source lines: a program's `Lines` are to come once, before it does. Or not any
+    /// more.
+    TellLines {
+        on: bool,
     },
 }
 

@@ -47,7 +47,10 @@ pub fn run(args: Args) -> Result<i32> {
             own.iter().filter(|e| e.event == "RAN").filter_map(|e| e.count("seq")).collect();
         if let Some(last) = programs.into_iter().max() {
             println!("session {session}");
-            println!("{}", text(&own, &Sources::new(&[], &entries), &[last]));
+            // Two clients may have one program on different lines.
+            let near = |e: &&Entry| e.event != "LINES" || e.count("session") == Some(session);
+            let near: Vec<Entry> = entries.iter().filter(near).cloned().collect();
+            println!("{}", text(&own, &Sources::new(&[], &near), &[last]));
         }
     }
     Ok(0)

@@ -228,7 +228,7 @@ impl Maker {
             ("RAN", Lane::Worker(worker)) => self.ran(entry, worker),
             ("KERNELS", Lane::Worker(worker)) => self.kernels(entry, worker, plans),
             ("CARRY", Lane::Worker(worker)) => self.carried(entry, worker),
-            ("STEPS", _) => {}
+            ("STEPS" | "LINES", _) => {}
             (event, lane) => {
                 let (from, to) = match event {
                     "RECV" => (lane, Lane::Dispatcher),

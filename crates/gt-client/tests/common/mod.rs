@@ -205,7 +205,10 @@ impl Link for TestLink {
                 failures: Vec::new(),
             }),
             ClientMsg::Stats { req } => Some(SessionMsg::Stats { req, stats: Stats::default() }),
-            ClientMsg::Watch { .. } | ClientMsg::Recent | ClientMsg::Tidy { .. } => None,
+            ClientMsg::Watch { .. }
+            | ClientMsg::Recent
+            | ClientMsg::Tidy { .. }
+            | ClientMsg::Lines { .. } => None,
             ClientMsg::Tensors { req } => Some(SessionMsg::Tensors { req, tensors: Vec::new() }),
             ClientMsg::Prefix(prefix) => {
                 state.begin(prefix);

@@ -345,6 +345,7 @@ impl Session {
             | ClientMsg::Recent
             | ClientMsg::Tensors { .. }
             | ClientMsg::Tidy { .. }
+            | ClientMsg::Lines { .. }
             | ClientMsg::Bye => {}
         }
     }
@@ -373,6 +374,7 @@ impl Session {
             | SessionMsg::Log { .. }
             | SessionMsg::Snapshot(_)
             | SessionMsg::Tensors { .. }
+            | SessionMsg::TellLines { .. }
             | SessionMsg::Trace { .. } => {}
         }
     }

@@ -81,6 +81,7 @@ impl Session {
             | ClientMsg::Watch { .. }
             | ClientMsg::Recent
             | ClientMsg::Tensors { .. }
+            | ClientMsg::Lines { .. }
             | ClientMsg::Bye => 64,
         };
         // A client out of credit waits for programs to finish, as one that asked does.
@@ -136,6 +137,7 @@ impl Session {
             | ClientMsg::Recent
             | ClientMsg::Tensors { .. }
             | ClientMsg::Tidy { .. }
+            | ClientMsg::Lines { .. }
             | ClientMsg::Bye => Ok(()),
             ClientMsg::Signals { specs } => self.add_signals(specs),
         }
@@ -595,6 +597,7 @@ fn waits_its_turn(message: &ClientMsg) -> bool {
         | ClientMsg::Tensors { .. }
         | ClientMsg::Tidy { .. }
         | ClientMsg::Stats { .. }
+        | ClientMsg::Lines { .. }
         | ClientMsg::Bye => false,
     }
 }

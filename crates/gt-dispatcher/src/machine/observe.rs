@@ -83,6 +83,7 @@ impl Machine {
         self.watch_workers(out);
         if scope == Scope::All && detail >= Detail::Programs {
             self.introduce(now, id, out);
+            self.sessions.keys().for_each(|other| self.ask_lines(*other, out));
         }
         self.wants_tick = true;
     }
@@ -92,6 +93,32 @@ impl Machine {
         if self.observers.watching.remove(&id).is_some() {
             self.watch_workers(out);
         }
+    }
+
+    /// Asks a client for source lines, if somebody wants to see them. One that watches itself is not asked.
+    pub(super) fn ask_lines(&self, id: SessionId, out: &mut Vec<Action>) {
+        if self.observers.tracers().next().is_some() && !self.observers.watches(id) {
+            out.push(Action::ToClient(id, SessionMsg::TellLines { on: true }));
+        }
+    }
+
+    /// Source lines of a client's program, for those who watch.
+    pub(super) fn told_lines(
+        &mut self,
+        now: u64,
+        id: SessionId,
+        key: u64,
+        text: &str,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        if self.observers.tracers().next().is_none() {
+            return out.push(Action::ToClient(id, SessionMsg::TellLines { on: false }));
+        }
+        let whom = format!("CLIENT {}", session.name);
+        let clean: String = text.chars().filter(|c| *c == '\t' || !c.is_control()).collect();
+        self.log.line(now, out, "LINES", &whom, "Program", 0, || format!("session={} key={key:016x}", id.0));
+        self.log.lines(&[format!("    LINES key={key:016x}{clean}")], out);
     }
 
     /// Tells workers how closely to watch, if that has changed.

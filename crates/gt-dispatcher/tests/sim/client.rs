@@ -370,6 +370,7 @@ impl Client {
             SessionMsg::Log { .. }
             | SessionMsg::Snapshot(_)
             | SessionMsg::Trace { .. }
+            | SessionMsg::TellLines { .. }
             | SessionMsg::Tensors { .. } => {}
             SessionMsg::Fatal { error } => {
                 assert!(self.malicious, "{:?} ended: {error}", self.id);
