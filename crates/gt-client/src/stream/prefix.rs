@@ -3,7 +3,8 @@
 //! A prefix changes nothing but time, so it may be chosen freely: while the workers are idle, and not where a known
 //! program is being recorded again, whose plan is better than any beginning of it.
 
-use super::{Entry, INPUT, Numbering, Open, SIGNATURE};
+use super::open::{Entry, INPUT, Open, SIGNATURE};
+use super::seal::Numbering;
 use gt_ir::{Arg, Input, Instr, Op, Program, Structure};
 use std::hash::BuildHasher;
 use std::sync::Arc;

@@ -1,0 +1,101 @@
+//! What leaves for the dispatcher, and what is known of programs under way.
+
+use super::scalars::ScalarTable;
+use crate::lived::Lived;
+use crate::seen::{Recent, Sources};
+use crate::stream::{Rebind, SourceLine};
+use foldhash::fast::FixedState;
+use gt_ir::{Structure, TensorId};
+use gt_net::msg::Run;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+/// A program on its way.
+pub(super) struct Unfinished {
+    pub(super) seq: u64,
+    pub(super) bytes: u64,
+    /// Bytes of host data that travel with it.
+    pub(super) data: u64,
+    pub(super) frees: Vec<TensorId>,
+    pub(super) rebinds: Vec<Rebind>,
+    pub(super) lines: Vec<SourceLine>,
+    pub(super) ends_step: bool,
+    pub(super) instrs: usize,
+    /// No program of its structure was sent before.
+    pub(super) new: bool,
+}
+
+/// What leaves for the dispatcher, in order.
+#[derive(Default)]
+pub(super) struct Outbox {
+    pub(super) seq: u64,
+    pub(super) bytes: u64,
+    /// A program sealed at the end of an optimizer step: it travels with what is sent next.
+    pub(super) queue: Vec<Run>,
+    pub(super) unfinished: VecDeque<Unfinished>,
+    /// Source lines of programs that failed, for tensors that are looked at later.
+    pub(super) failed: VecDeque<(u64, Vec<SourceLine>)>,
+    pub(super) scalars: ScalarTable,
+    pub(super) structures: HashMap<u64, Arc<Structure>, FixedState>,
+    /// How many signals the dispatcher has been told of.
+    pub(super) signals: usize,
+    /// What the programs sent so far look like up to where a prefix may end.
+    pub(super) marks: HashSet<u64, FixedState>,
+    /// What came of the last programs' source lines.
+    pub(super) recent: Recent,
+    pub(super) lived: Lived,
+    /// Plan keys whose source lines the log has.
+    pub(super) logged: HashSet<u64>,
+    /// Those told to the server, since which of its wishes.
+    pub(super) told: (u64, HashSet<u64>),
+}
+
+/// At most this many bytes of host data may be under way inside programs: the server keeps them for its workers.
+const CREDIT_DATA: u64 = 32 << 20;
+
+impl Outbox {
+    /// Forgets programs that have finished. Failed ones are kept until their cells were reverted.
+    pub(super) fn retire(&mut self, completed: u64, failed: bool) {
+        while !failed && self.unfinished.front().is_some_and(|u| u.seq <= completed) {
+            if let Some(done) = self.unfinished.pop_front() {
+                self.bytes -= done.bytes;
+                let Unfinished { seq, lines, ends_step, .. } = done;
+                self.recent.push(Sources { seq, lines, ends_step });
+            }
+        }
+    }
+
+    /// The program that has to finish before more host data may leave.
+    pub(super) fn behind(&self) -> Option<u64> {
+        let mut data = 0;
+        let over = |u: &&Unfinished| {
+            data += u.data;
+            data > CREDIT_DATA
+        };
+        self.unfinished.iter().rev().find(over).map(|u| u.seq)
+    }
+
+    /// Remembers what a program looks like, so that the next of its kind is not begun early.
+    pub(super) fn remember(&mut self, marks: &[u64]) {
+        if self.marks.len() >= 4096 {
+            self.marks.clear();
+        }
+        self.marks.extend(marks);
+    }
+
+    /// The shared copy of a structure, so that a repeated step is recognised by its address.
+    pub(super) fn share(&mut self, structure: Structure) -> (u64, Arc<Structure>) {
+        let key = structure.key();
+        match self.structures.get(&key) {
+            Some(known) if **known == structure => (key, known.clone()),
+            _ => {
+                if self.structures.len() >= 256 {
+                    self.structures.clear();
+                }
+                let shared = Arc::new(structure);
+                self.structures.insert(key, shared.clone());
+                (key, shared)
+            }
+        }
+    }
+}
