@@ -23,6 +23,9 @@ pub struct Draft {
 const MAX_MEMBERS: usize = 48;
 /// More loads than this and a group is closed.
 const MAX_READS: usize = 20;
+/// Numbers that live on are computed at once where at least so many values follow, in groups of at most this size.
+const MUCH: u32 = 48;
+const SMALL: usize = 256 << 10;
 /// Values of at most this much work are computed again in a reduction rather than written and read.
 const CHEAP: usize = 8;
 
@@ -76,6 +79,8 @@ pub struct Schedule<'a> {
     pub kept: Vec<bool>,
     /// Values that are computed again and hold on to their operands until then.
     pub held: Vec<bool>,
+    /// The last number that was computed at once.
+    pub parted: Option<u32>,
 }
 
 /// In place of the reader where a value lives on.
@@ -121,6 +126,7 @@ pub fn schedule(
         readers: readers(graph),
         kept: vec![false; graph.nodes.len()],
         held: vec![false; graph.nodes.len()],
+        parted: None,
     };
     for (i, input) in structure.inputs.iter().enumerate() {
         let storage = Storage { bytes: input.ty.bytes(), place: Place::Input(i as u32), reuse: None };
@@ -146,6 +152,7 @@ pub fn schedule(
         if node.live && !node.early && !s.done[i] {
             s.turn_to(origin(i), &mut at);
             s.node(i as u32);
+            s.part_with(i as u32);
         }
     }
     while let Some(&g) = s.open.first() {
@@ -207,6 +214,21 @@ impl Schedule<'_> {
             self.held[n as usize] = false;
             let graph = self.graph;
             graph.nodes[n as usize].args.iter().filter_map(Use::node).for_each(|a| self.meet(a));
+        }
+    }
+
+    /// Computes a number at once that only lives on: whoever looks at it, as at a loss, need not wait for what comes
+    /// after. Where little comes after it nothing is gained, and a few such numbers in a row are better computed together.
+    fn part_with(&mut self, n: u32) {
+        let graph = self.graph;
+        let At::Open(g) = self.at[n as usize] else { return };
+        let number = graph.nodes[n as usize].ty.shape.numel() <= 16 && self.left[n as usize] == 1;
+        let space = self.groups[g as usize].shape.numel();
+        let first = self.parted.is_none_or(|last| n - last >= MUCH);
+        let more = graph.nodes.len() as u32 - n >= MUCH;
+        if number && space <= SMALL && first && more && graph.outs.contains(&n) {
+            self.parted = Some(n);
+            self.emit(g);
         }
     }
 

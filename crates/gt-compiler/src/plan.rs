@@ -340,6 +340,23 @@ pub struct Fold {
     pub storage: u32,
 }
 
+impl Plan {
+    /// How many steps have to be done until a live-out has its value.
+    pub fn made_after(&self, out: usize) -> usize {
+        let writes = |step: &Step| {
+            let mut found = false;
+            step.writes(|s| found |= s == self.outs[out]);
+            found
+        };
+        self.steps.iter().rposition(writes).map_or(0, |i| i + 1)
+    }
+
+    /// How many steps have to be done until none is left that can fail.
+    pub fn sure_after(&self) -> usize {
+        self.steps.iter().rposition(Step::can_fail).map_or(0, |i| i + 1)
+    }
+}
+
 impl Kernel {
     /// Elements of a row.
     pub fn row_len(&self) -> usize {

@@ -61,6 +61,17 @@ impl StepClock {
     }
 }
 
+/// Live-outs that somebody waits for while their program still runs.
+pub struct Early<'a> {
+    /// Their numbers among the live-outs.
+    pub outs: &'a [usize],
+    /// Takes the bytes of one, by its place in `outs`.
+    pub give: &'a dyn Fn(usize, Box<dyn Pending<Arc<Vec<u8>>>>),
+}
+
+/// Larger values are not given early.
+pub const EARLY_BYTES: usize = 16 << 10;
+
 /// How much work goes into a plan. The bits of what it computes are the same (C7).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Effort {
@@ -105,6 +116,22 @@ pub trait Plan: Send + Sync {
         _clock: &StepClock,
     ) -> Result<Vec<Buffer>, PlanError> {
         self.run(inputs, slots)
+    }
+
+    /// Runs it as `run` or `run_timed` does, and gives values that somebody waits for as soon as they are there. Only
+    /// what gains by it is given, and only once nothing that can fail is left to do: whoever has a value of a
+    /// program may go on from its success (C5).
+    fn run_early(
+        &self,
+        inputs: &mut Vec<Buffer>,
+        slots: &[Slot],
+        clock: Option<&StepClock>,
+        _early: &Early,
+    ) -> Result<Vec<Buffer>, PlanError> {
+        match clock {
+            Some(clock) => self.run_timed(inputs, slots, clock),
+            None => self.run(inputs, slots),
+        }
     }
 
     /// The steps that `run_timed` speaks of.
@@ -204,7 +231,7 @@ pub trait Backend: Send + Sync {
 }
 
 /// What is there already.
-struct Here<T>(T);
+pub struct Here<T>(pub T);
 
 impl<T: Send> Pending<T> for Here<T> {
     fn wait(self: Box<Self>) -> Result<T> {

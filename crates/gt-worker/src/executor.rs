@@ -1,7 +1,8 @@
 //! The thread that runs programs: in order within a session, in turns between sessions.
 
-use crate::backend::{Buffer, Plan, PlanError, StepClock};
+use crate::backend::{Buffer, Early, Plan, PlanError, StepClock};
 use crate::begun::{Begun, Rest};
+use crate::early::PATIENCE;
 use crate::finish::Closing;
 use crate::gang::Group;
 use crate::gang::seats::Seated;
@@ -9,7 +10,7 @@ use crate::parts::InParts;
 use crate::plans::{Found, Made, Plans, Way, count_ops, panic_text};
 use crate::rescue::rescue;
 use crate::road::{self, Job, Parcel};
-use crate::table::{Entry, Inputs, Item, Watch};
+use crate::table::{Entry, Inputs, Item, SessionTable, Watch};
 use crate::timing::{self, Spent};
 use crate::watched::Record;
 use crate::worker::{Core, State, Upload};
@@ -19,6 +20,7 @@ use gt_net::msg::{Compiled, Failure, Fetch, Prefix, Run, SessionId, WorkerMsg};
 use gt_net::observe::{Detail, Timing};
 use gt_net::spin;
 use parking_lot::MutexGuard;
+use smallvec::SmallVec;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -35,9 +37,17 @@ pub(crate) struct Executor {
 enum Next {
     Upload(Upload),
     Item(SessionId, Item),
+    /// Nothing that would tell of this session's finished programs.
+    Tell(SessionId),
     /// Nothing: a plan that is owed may be made.
     Spare,
     Stop,
+}
+
+/// Who looks at a program while it runs.
+struct Look<'a> {
+    detail: Detail,
+    early: Option<Early<'a>>,
 }
 
 /// What a program has come to.
@@ -68,6 +78,7 @@ impl Executor {
             match next(&core, self.plans.owes()) {
                 Next::Stop => return,
                 Next::Spare => self.make_owed(),
+                Next::Tell(session) => self.tell(session),
                 Next::Upload(upload) => self.upload(upload),
                 Next::Item(session, Item::Run(run)) => self.program(session, run, None),
                 Next::Item(session, Item::Gang(gang, run)) => {
@@ -129,13 +140,18 @@ impl Executor {
                 return seat.into_iter().for_each(|s| s.fail(&PlanError { instr, error: error.clone() }));
             }
         };
+        let wanted = table.wanted(program);
         state.watched.running = Some((session, begin));
         drop(state);
+        let core = self.core.clone();
+        let outs: SmallVec<[usize; 2]> = wanted.iter().map(|(out, _)| *out).collect();
+        let give = |k: usize, bytes| core.give(session, wanted[k].1, bytes);
+        let look = Look { detail, early: (!outs.is_empty()).then_some(Early { outs: &outs, give: &give }) };
         let (early, (found, busy, outcome)) = match seat {
             Some(seat) => (false, self.together(session, how, program, &mut inputs.buffers, seat, detail)),
             None => match self.go_on(session, how, begun, program, &mut inputs.buffers) {
                 Some(done) => (true, done),
-                None => (false, self.whole(session, how, &mut novel, program, &mut inputs.buffers, detail)),
+                None => (false, self.whole(session, how, &mut novel, program, &mut inputs.buffers, &look)),
             },
         };
         if self.debug || watch.work || watch.plans {
@@ -256,7 +272,8 @@ impl Executor {
         let start = Instant::now();
         let run = |made: &Made| {
             let group = seat.group()?;
-            let (outs, spent) = run_made(&core, session, made, inputs, &program.slots, detail, Some(group))?;
+            let look = Look { detail, early: None };
+            let (outs, spent) = run_made(&core, session, made, inputs, &program.slots, &look, Some(group))?;
             Ok(Done { outs, types: made.outs.clone(), ops: made.ops.clone(), spent })
         };
         let done = made.map_err(|error| PlanError { instr: None, error }).and_then(run);
@@ -274,7 +291,7 @@ impl Executor {
         novel: &mut u32,
         program: &Program,
         inputs: &mut Vec<Buffer>,
-        detail: Detail,
+        look: &Look,
     ) -> (Found, Duration, Result<Done, PlanError>) {
         let (backend, structure) = (&self.core.config.backend, &program.structure);
         let (found, way) = match how.auto() {
@@ -287,8 +304,7 @@ impl Executor {
         let start = Instant::now();
         let done = way.map_err(|error| PlanError { instr: None, error }).and_then(|way| match way {
             Way::Whole(made) => {
-                let (outs, spent) =
-                    run_made(&self.core, session, made, inputs, &program.slots, detail, None)?;
+                let (outs, spent) = run_made(&self.core, session, made, inputs, &program.slots, look, None)?;
                 Ok(Done { outs, types: made.outs.clone(), ops: made.ops.clone(), spent })
             }
             Way::Parts(parts) => {
@@ -377,7 +393,7 @@ impl Executor {
         inputs.append(&mut rest.buffers);
         let (made, types) = match way {
             Way::Whole(own) => {
-                (run_plan(&core, session, &*own.plan, inputs, slots, None, None)?, own.outs.clone())
+                (run_plan(&core, session, &*own.plan, inputs, slots, None, None, None)?, own.outs.clone())
             }
             Way::Parts(parts) => {
                 let clock = StepClock::start();
@@ -439,31 +455,39 @@ impl Executor {
         let mut state = self.core.state.lock();
         let Some(table) = state.sessions.get_mut(&session) else { return };
         let dropped: Vec<_> = frees.iter().filter_map(|id| table.remove(*id)).collect();
-        let close = Closing {
-            session,
-            finished: std::mem::take(&mut table.finished),
-            values,
-            failures: std::mem::take(&mut table.failures),
-            spared: std::mem::take(&mut table.spared),
-            compiled: std::mem::take(&mut table.compiled),
-            session_bytes: table.bytes,
-            ran: std::mem::take(&mut table.queued),
-            done: None,
-        };
+        let may_wait = values.is_empty() && table.may_wait();
+        table.gave = false;
+        if may_wait && !backend.queues() {
+            state.untold = Some(session);
+            drop(state);
+            return drop(dropped);
+        }
+        let close = Closing { values, may_wait, ..table.closing(session) };
+        let ran = std::mem::take(&mut table.queued);
         drop(state);
         drop(dropped);
         if close.finished.is_empty() && close.values.is_empty() {
             return;
         }
         match backend.queues() {
-            true => self.core.finish_later(Closing { done: Some(backend.mark()), ..close }),
+            true => self.core.finish_later(Closing { ran, done: Some(backend.mark()), ..close }),
             false => close.finish(&self.core),
+        }
+        self.core.tell_if_due();
+    }
+
+    /// Tells what waited for an answer to ride with.
+    fn tell(&self, session: SessionId) {
+        let close = self.core.state.lock().sessions.get_mut(&session).map(|table| table.closing(session));
+        if let Some(close) = close.filter(|close| !close.finished.is_empty()) {
+            close.finish(&self.core);
         }
         self.core.tell_if_due();
     }
 }
 
 /// Runs a plan if there is room for it. A panic is an error like others.
+#[allow(clippy::too_many_arguments)]
 fn run_plan(
     core: &Core,
     session: SessionId,
@@ -471,13 +495,15 @@ fn run_plan(
     inputs: &mut Vec<Buffer>,
     slots: &[Slot],
     clock: Option<&StepClock>,
+    early: Option<&Early>,
     group: Option<&dyn Group>,
 ) -> Result<Vec<Buffer>, PlanError> {
     core.reserve(session, plan.reserve()).map_err(|error| PlanError { instr: None, error })?;
-    let run = AssertUnwindSafe(|| match (group, clock) {
-        (Some(group), clock) => plan.run_gang(inputs, slots, group, clock),
-        (None, Some(clock)) => plan.run_timed(inputs, slots, clock),
-        (None, None) => plan.run(inputs, slots),
+    let run = AssertUnwindSafe(|| match (group, early, clock) {
+        (Some(group), _, clock) => plan.run_gang(inputs, slots, group, clock),
+        (None, Some(early), clock) => plan.run_early(inputs, slots, clock, early),
+        (None, None, Some(clock)) => plan.run_timed(inputs, slots, clock),
+        (None, None, None) => plan.run(inputs, slots),
     });
     catch_unwind(run).unwrap_or_else(|panic| {
         let error = Error::Runtime(format!("the program panicked: {}", panic_text(&*panic)));
@@ -492,15 +518,16 @@ fn run_made(
     made: &Made,
     inputs: &mut Vec<Buffer>,
     slots: &[Slot],
-    detail: Detail,
+    look: &Look,
     group: Option<&dyn Group>,
 ) -> Result<(Vec<Buffer>, Spent), PlanError> {
-    if !made.timed.is_due() && detail < Detail::Kernels {
-        let outs = run_plan(core, session, &*made.plan, inputs, slots, None, group)?;
+    let early = look.early.as_ref();
+    if !made.timed.is_due() && look.detail < Detail::Kernels {
+        let outs = run_plan(core, session, &*made.plan, inputs, slots, None, early, group)?;
         return Ok((outs, made.timed.known(&made.structure)));
     }
     let clock = StepClock::start();
-    let outs = run_plan(core, session, &*made.plan, inputs, slots, Some(&clock), group)?;
+    let outs = run_plan(core, session, &*made.plan, inputs, slots, Some(&clock), early, group)?;
     Ok((outs, made.timed.note(&*made.plan, &made.structure, clock)))
 }
 
@@ -553,6 +580,12 @@ fn next(core: &Core, owes: bool) -> Next {
         let ready =
             after.chain(state.sessions.range(..=turn)).find(|(_, t)| t.is_ready(gang)).map(|(id, _)| *id);
         if let Some(id) = ready {
+            // What waits to be told goes with the session's next answer, or now.
+            if let Some(untold) = state.untold.take()
+                && (untold != id || !state.sessions.get(&id).is_some_and(SessionTable::will_answer))
+            {
+                return Next::Tell(untold);
+            }
             state.turn = id.0;
             if let Some(item) = state.sessions.get_mut(&id).and_then(|t| t.queue.pop_front()) {
                 return Next::Item(id, item);
@@ -564,6 +597,14 @@ fn next(core: &Core, owes: bool) -> Next {
             let told = core.told.load(Ordering::Acquire);
             let more = || core.told.load(Ordering::Acquire) != told;
             MutexGuard::unlocked(&mut state, || spin::for_a_moment(more));
+            continue;
+        }
+        if let Some(untold) = state.untold {
+            let late = core.wake.wait_for(&mut state, PATIENCE).timed_out();
+            if late && state.untold == Some(untold) {
+                state.untold = None;
+                return Next::Tell(untold);
+            }
             continue;
         }
         if state.watched.is_due(true) {

@@ -2,14 +2,17 @@
 //! nor other sessions wait for it.
 
 use crate::backend::Pending;
+use crate::early::PATIENCE;
 use crate::road::lost;
+use crate::table::SessionTable;
 use crate::watched::Record;
 use crate::worker::Core;
 use gt_ir::{Result, TensorId};
 use gt_net::msg::{Bytes, Compiled, Failure, Payload, SessionId, Value, WorkerMsg};
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -32,6 +35,40 @@ pub(crate) struct Closing {
     pub ran: Vec<Record>,
     /// The device's work, where it is only queued.
     pub done: Option<Result<Box<dyn Pending<f64>>>>,
+    /// All its values were given before.
+    pub may_wait: bool,
+}
+
+impl Closing {
+    /// Nothing to tell yet.
+    pub fn new(session: SessionId) -> Closing {
+        Closing {
+            session,
+            finished: Vec::new(),
+            values: Vec::new(),
+            failures: Vec::new(),
+            spared: Vec::new(),
+            compiled: Vec::new(),
+            session_bytes: 0,
+            ran: Vec::new(),
+            done: None,
+            may_wait: false,
+        }
+    }
+}
+
+impl SessionTable {
+    /// What there is to tell of a session, taken from its table.
+    pub fn closing(&mut self, session: SessionId) -> Closing {
+        Closing {
+            finished: std::mem::take(&mut self.finished),
+            failures: std::mem::take(&mut self.failures),
+            spared: std::mem::take(&mut self.spared),
+            compiled: std::mem::take(&mut self.compiled),
+            session_bytes: self.bytes,
+            ..Closing::new(session)
+        }
+    }
 }
 
 /// A session's thread.
@@ -45,7 +82,7 @@ impl Finisher {
         let (todo, work): (_, Receiver<Closing>) = channel();
         // The worker waits for its finishers when it ends, so this is no circle for good.
         let core = core.clone();
-        let body = move || work.iter().for_each(|close| close.finish(&core));
+        let body = move || finish_all(&core, &work);
         let thread = std::thread::Builder::new().name("gt-finisher".into()).spawn(body)?;
         Ok(Finisher { todo, thread })
     }
@@ -53,6 +90,33 @@ impl Finisher {
     /// Lets it end once it has nothing left to do.
     pub fn close(self) -> JoinHandle<()> {
         self.thread
+    }
+}
+
+/// Finishes batches as they come. That programs have finished whose values were given before waits a little for the next
+/// answer to ride with: a step that looks at its loss costs one message here.
+fn finish_all(core: &Core, work: &Receiver<Closing>) {
+    let mut untold: Option<Closing> = None;
+    loop {
+        let next = match untold {
+            None => work.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(_) => work.recv_timeout(PATIENCE),
+        };
+        let rides = next.as_ref().is_ok_and(|next| !next.values.is_empty());
+        if !rides && let Some(before) = untold.take() {
+            before.tell(core);
+        }
+        let mut close = match next {
+            Ok(close) => close,
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        close.settle(core);
+        close.follow(untold.take());
+        match close.may_wait && close.values.is_empty() && close.failures.is_empty() {
+            true => untold = Some(close),
+            false => close.tell(core),
+        }
     }
 }
 
@@ -72,6 +136,20 @@ fn timed(mut ran: Vec<Record>, seconds: f64) -> Vec<Record> {
 impl Closing {
     /// Waits for all that was queued and tells the dispatcher.
     pub fn finish(mut self, core: &Core) {
+        self.settle(core);
+        self.tell(core);
+    }
+
+    /// Tells also what an earlier end has left to tell.
+    fn follow(&mut self, before: Option<Closing>) {
+        let Some(mut before) = before else { return };
+        before.finished.append(&mut self.finished);
+        before.compiled.append(&mut self.compiled);
+        (self.finished, self.compiled) = (before.finished, before.compiled);
+    }
+
+    /// Waits for the device's work, where it is only queued.
+    fn settle(&mut self, core: &Core) {
         let took = self.done.take().map(|mark| mark.and_then(|mark| mark.wait()));
         match took {
             Some(Ok(seconds)) => {
@@ -94,10 +172,17 @@ impl Closing {
             }
             None => {}
         }
+    }
+
+    fn tell(self, core: &Core) {
         let value = |(req, answer): (u64, Result<Answer, Failure>)| {
             let result = answer.and_then(|answer| match answer {
                 Answer::Here(payload) => Ok(payload),
-                Answer::Coming(bytes) => bytes.wait().map(Payload::Inline).map_err(lost),
+                Answer::Coming(bytes) => {
+                    let bytes = bytes.wait().map_err(lost)?;
+                    core.carriage.outward.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                    Ok(Payload::Inline(bytes))
+                }
             });
             Value { req, result }
         };

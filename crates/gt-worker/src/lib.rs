@@ -1,7 +1,7 @@
 //! A worker: runs programs on one device, and keeps the tensors of every session apart.
 //!
 //! `worker` takes commands, `executor` runs them, `plans` finds what repeats, `family` what
-//! repeats with other sizes, `better` makes better plans on the side, `parts` runs a program piece by piece, `sequences`
+//! repeats with other sizes, `better` makes better plans on the side, `early` gives values whose programs still run, `parts` runs a program piece by piece, `sequences`
 //! counts what comes often, `table` holds tensors, `road` moves
 //! their bytes, `timing` and `watched` are what can be seen of all that. A device is a `backend`; `backends` has them all. `remote` makes a worker process.
 
@@ -9,6 +9,7 @@ pub mod backend;
 pub mod backends;
 mod begun;
 mod better;
+mod early;
 mod executor;
 mod family;
 mod finish;

@@ -76,6 +76,8 @@ pub struct SessionTable {
     pub failures: Vec<(u64, Failure)>,
     pub spared: Vec<TensorId>,
     pub compiled: Vec<Compiled>,
+    /// A value of the batch that runs was given before its end.
+    pub gave: bool,
     /// What its client wants to see: what the worker does, and the plans it makes.
     pub watch: Watch,
     /// How its programs are compiled, where its client says so.

@@ -84,6 +84,8 @@ pub(crate) struct State {
     pub seats: Seats,
     /// The last sessions that ended; bytes that come for them are refused.
     pub ended: VecDeque<SessionId>,
+    /// The session whose last programs have finished, which the dispatcher has not been told.
+    pub untold: Option<SessionId>,
     /// Whose turn was last.
     pub turn: u64,
     pub stop: bool,

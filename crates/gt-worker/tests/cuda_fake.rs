@@ -5,9 +5,10 @@
 mod load;
 
 use gt_ir::{DType, Slot, Ty, text};
-use gt_worker::backend::{Backend, Buffer, Effort, HostBytes};
+use gt_worker::backend::{Backend, Buffer, Early, Effort, HostBytes};
 use gt_worker::backends::cuda::CudaBackend;
 use load::{Count, fake};
+use std::cell::RefCell;
 use std::sync::Arc;
 
 fn open() -> CudaBackend {
@@ -74,6 +75,60 @@ fn memory_is_counted_and_goes_back() {
     let ty = Ty::new(DType::U8, [backend.memory() as usize + 1]);
     let error = backend.upload(&ty, HostBytes::Owned(Arc::new(Vec::new())));
     assert!(error.is_err());
+}
+
+#[test]
+fn a_value_leaves_between_the_two_pieces_of_a_graph() {
+    let count = fake();
+    let backend = open();
+    backend.turn(80);
+    let mut program = "
+        in TENSOR[0] f32[64, 64] dies
+        slot $0
+        TENSOR[1] := TANH TENSOR[0]
+        TENSOR[2] := MATMUL{ta=false,tb=false} TENSOR[1] TENSOR[0]
+        TENSOR[3] := DATA{shape=[3],dtype=i32} $0
+        "
+    .to_string();
+    for i in 0..30 {
+        let [a, b] = [4 + 2 * i, 5 + 2 * i];
+        let last = if i == 0 { 2 } else { 3 + 2 * i };
+        program += &format!("TENSOR[{a}] := MATMUL{{ta=false,tb=false}} TENSOR[{last}] TENSOR[1]\n");
+        program += &format!("TENSOR[{b}] := TANH TENSOR[{a}]\n");
+    }
+    program += "out TENSOR[3]\nout TENSOR[63]";
+    let structure = Arc::new(text::parse_structure(&program).unwrap());
+    let plan = backend.compile(&structure, &structure.check().unwrap(), Effort::Full).unwrap();
+    let floats = HostBytes::Owned(Arc::new(bytes(4 * 64 * 64, 1)));
+    let mut weight = backend.upload(&Ty::new(DType::F32, [64, 64]), floats).unwrap();
+    backend.mark().unwrap().wait().unwrap();
+    for round in 0..20i32 {
+        let data: Vec<u8> = [round, -round, 7].iter().flat_map(|x| x.to_ne_bytes()).collect();
+        let before = [Count::Kernels, Count::Launches].map(count);
+        let given = RefCell::new(Vec::new());
+        let give = |k: usize, bytes| given.borrow_mut().push((k, bytes));
+        let early = Early { outs: &[1, 0], give: &give };
+        // Some runs are of steps that nobody looks at.
+        let looks = round % 5 != 3;
+        let mut inputs = vec![weight];
+        let slots = [Slot::Data(data.clone().into())];
+        let mut outs = match looks {
+            true => plan.run_early(&mut inputs, &slots, None, &early).unwrap(),
+            false => plan.run(&mut inputs, &slots).unwrap(),
+        };
+        drop(inputs);
+        weight = outs.pop().unwrap();
+        let launches = count(Count::Launches) - before[1];
+        assert_eq!(launches, if round == 0 { 0 } else { 2 }, "pieces of round {round}");
+        for (k, bytes) in given.into_inner() {
+            assert_eq!((k, &*bytes.wait().unwrap()), (1, &data));
+            let kernels = count(Count::Kernels) - before[0];
+            assert!(kernels < 5, "{kernels} kernels were waited for in round {round}");
+        }
+        assert_eq!(*backend.download(&outs[0]).unwrap(), data);
+        backend.mark().unwrap().wait().unwrap();
+        assert!(count(Count::Kernels) - before[0] >= 31);
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::memory::{Block, CpuMemory, Pool};
 use super::threads::{Ptr, Threads};
 use super::waves::{Wave, waves};
 use super::{attend, collective, cpu_memory, index, matmul, rows, sort};
-use crate::backend::{Buffer, Plan, PlanError, StepClock};
+use crate::backend::{Buffer, EARLY_BYTES, Early, Here, Plan, PlanError, StepClock};
 use crate::gang::Group;
 use gt_compiler::{Place, Work};
 use gt_ir::{Error, Op, Slot, Structure, philox};
@@ -121,16 +121,28 @@ impl CpuPlan {
     }
 
     /// Runs all steps: in order the first time, as waves when the plan has come back.
-    fn run_steps(&self, bases: Bases, clock: Option<&StepClock>) -> Result<(), PlanError> {
+    fn run_steps(
+        &self,
+        bases: Bases,
+        clock: Option<&StepClock>,
+        early: Option<&Early>,
+    ) -> Result<(), PlanError> {
         let alone = |i: usize| self.alone(i, bases, clock);
+        let mut due = early.map_or_else(Due::default, |early| self.due(early));
+        let mut done = |steps: &[u32]| due.after(steps, |k, out| self.give(early, k, out, bases));
         let first = self.runs.fetch_add(1, Ordering::Relaxed) == 0;
         if first || self.threads.count() == 1 || self.plan.steps.len() < 3 {
-            return (0..self.plan.steps.len()).try_for_each(alone);
+            for i in 0..self.plan.steps.len() {
+                alone(i)?;
+                done(&[i as u32]);
+            }
+            return Ok(());
         }
         let waves = self.waves.get_or_init(|| self.waves());
         for wave in waves {
             if let [one] = wave.as_slice() {
                 alone(*one as usize)?;
+                done(wave);
                 continue;
             }
             let failed = Mutex::new(None);
@@ -142,8 +154,41 @@ impl CpuPlan {
             if let Some(error) = failed.into_inner() {
                 return Err(error);
             }
+            done(wave);
         }
         Ok(())
+    }
+
+    /// Which of the values that are waited for can be given early, and after which steps.
+    fn due(&self, early: &Early) -> Due {
+        let small = |out: &usize| self.plan.storages[self.plan.outs[*out] as usize].bytes <= EARLY_BYTES;
+        let after = |out: usize| self.plan.made_after(out).max(self.plan.sure_after());
+        let gains = |after: usize| after > 0 && self.seconds(after) > WORTH;
+        let outs = early.outs.iter().enumerate().filter(|(_, out)| small(out));
+        let due = outs.map(|(k, &out)| (after(out), k, out)).filter(|(after, ..)| gains(*after));
+        Due(due.map(|(after, k, out)| (after as u32 - 1, k, out)).collect())
+    }
+
+    /// Gives a value whose last step is done.
+    fn give(&self, early: Option<&Early>, k: usize, out: usize, bases: Bases) {
+        let Some(early) = early else { return };
+        let storage = self.plan.outs[out] as usize;
+        // SAFETY: the storage has that many bytes, and no step that is left writes it.
+        let bytes =
+            unsafe { std::slice::from_raw_parts(bases.ptrs[storage], self.plan.storages[storage].bytes) };
+        (early.give)(k, Box::new(Here(Arc::new(bytes.to_vec()))));
+    }
+
+    /// Roughly, how long the steps from `first` on take.
+    fn seconds(&self, first: usize) -> f64 {
+        let (mut bytes, mut flops) = (0, 0);
+        for step in &self.plan.steps[first..] {
+            step.writes(|s| bytes += self.plan.storages[s as usize].bytes);
+            if let Work::Matmul(mm) = &step.work {
+                flops += 2 * mm.batch.numel() * mm.m * mm.n * mm.k;
+            }
+        }
+        bytes as f64 / 20e9 + flops as f64 / 200e9
     }
 
     fn alone(&self, i: usize, bases: Bases, clock: Option<&StepClock>) -> Result<(), PlanError> {
@@ -302,6 +347,26 @@ impl CpuPlan {
     }
 }
 
+/// Values to be given early: the last step each needs, its place in what was asked for, its number as a live-out.
+#[derive(Default)]
+struct Due(SmallVec<[(u32, usize, usize); 2]>);
+
+impl Due {
+    /// Steps are done: gives what waited for one of them.
+    fn after(&mut self, steps: &[u32], mut give: impl FnMut(usize, usize)) {
+        self.0.retain(|(last, k, out)| {
+            let now = steps.contains(last);
+            if now {
+                give(*k, *out);
+            }
+            !now
+        });
+    }
+}
+
+/// A value is given early if at least this much is left to do then.
+const WORTH: f64 = 50e-6;
+
 /// The memory of one run.
 struct Bound {
     /// One pointer per storage.
@@ -317,13 +382,14 @@ impl CpuPlan {
         inputs: &mut [Buffer],
         slots: &[Slot],
         clock: Option<&StepClock>,
+        early: Option<&Early>,
         group: Option<&dyn Group>,
     ) -> Result<Vec<Buffer>, PlanError> {
         let mut bound = self.bind(inputs).map_err(|error| PlanError { instr: None, error })?;
         let bases = Bases { ptrs: &bound.ptrs, slots };
         let _awake = self.long.then(|| self.threads.stay_awake());
         match group {
-            None => self.run_steps(bases, clock)?,
+            None => self.run_steps(bases, clock, early)?,
             Some(group) => self.steps_together(bases, group, clock)?,
         }
         let mut outs: Vec<Buffer> = Vec::with_capacity(self.plan.outs.len());
@@ -347,7 +413,7 @@ impl CpuPlan {
 
 impl Plan for CpuPlan {
     fn run(&self, inputs: &mut Vec<Buffer>, slots: &[Slot]) -> Result<Vec<Buffer>, PlanError> {
-        self.run_with(inputs, slots, None, None)
+        self.run_with(inputs, slots, None, None, None)
     }
 
     fn run_gang(
@@ -357,7 +423,7 @@ impl Plan for CpuPlan {
         group: &dyn Group,
         clock: Option<&StepClock>,
     ) -> Result<Vec<Buffer>, PlanError> {
-        self.run_with(inputs, slots, clock, Some(group))
+        self.run_with(inputs, slots, clock, None, Some(group))
     }
 
     fn run_timed(
@@ -366,7 +432,17 @@ impl Plan for CpuPlan {
         slots: &[Slot],
         clock: &StepClock,
     ) -> Result<Vec<Buffer>, PlanError> {
-        self.run_with(inputs, slots, Some(clock), None)
+        self.run_with(inputs, slots, Some(clock), None, None)
+    }
+
+    fn run_early(
+        &self,
+        inputs: &mut Vec<Buffer>,
+        slots: &[Slot],
+        clock: Option<&StepClock>,
+        early: &Early,
+    ) -> Result<Vec<Buffer>, PlanError> {
+        self.run_with(inputs, slots, clock, Some(early), None)
     }
 
     fn steps(&self) -> Vec<StepInfo> {

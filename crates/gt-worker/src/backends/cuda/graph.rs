@@ -3,7 +3,8 @@
 //!
 //! Kernels of ours can be given other arguments. What cannot is fixed: operands of cuBLASLt, and copies. Live-outs that the
 //! client holds while the next are computed come in turns, so a plan has a few captures, one for each set of fixed
-//! addresses. Where there are more sets than that, the graph gets memory of its own for what keeps changing, and the bytes
+//! addresses. A plan with a value that somebody waits for is captured in two pieces, and the value leaves between them.
+//! Where there are more sets than that, the graph gets memory of its own for what keeps changing, and the bytes
 //! are copied before or after.
 
 use super::driver::{Stream, check, log_drop};
@@ -13,7 +14,9 @@ use super::steps::{Bound, Launch, Ready, Steps};
 use cudarc::driver::{result, sys};
 use gt_compiler::{Place, Plan, Work};
 use gt_ir::{Error, Result, Slot};
+use smallvec::SmallVec;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 /// Fixed operands up to this size are copied rather than captured anew.
@@ -41,6 +44,8 @@ pub struct Graph {
     arena: Option<Arc<Block>>,
     /// Memory of its own: small data, and operands that are copied.
     own: Own,
+    /// The steps of the first of two pieces, if it is captured in two.
+    split: Option<usize>,
     turns: Vec<Turn>,
     captures: u32,
     launches: u32,
@@ -48,7 +53,8 @@ pub struct Graph {
 
 /// One capture, with what it was given last.
 struct Turn {
-    exec: Exec,
+    /// One after the other.
+    execs: SmallVec<[Exec; 2]>,
     used: u32,
     addresses: Vec<u64>,
     slots: Vec<Slot>,
@@ -110,10 +116,10 @@ fn fixed(plan: &Plan, steps: &Steps) -> (Vec<bool>, bool) {
 /// Seconds of a launch on average from which on a graph gains nothing.
 const LONG: f64 = 25e-6;
 
-/// Roughly, the seconds a device takes for a plan: bytes read and written once, products at the rate of tensor cores.
-fn seconds(plan: &Plan) -> f64 {
+/// Roughly, the seconds a device takes for the steps of a plan from `first` on: bytes read and written once, products at the rate of tensor cores.
+pub fn seconds(plan: &Plan, first: usize) -> f64 {
     let (mut bytes, mut flops) = (0usize, 0usize);
-    for step in &plan.steps {
+    for step in &plan.steps[first..] {
         let mut touch = |s: u32| bytes += plan.storages[s as usize].bytes;
         step.reads(&mut touch);
         step.writes(&mut touch);
@@ -122,6 +128,22 @@ fn seconds(plan: &Plan) -> f64 {
         }
     }
     bytes as f64 / 3e12 + flops as f64 / 500e12
+}
+
+/// What is to be done once some steps are queued, given the addresses as those see them.
+pub struct Midway<'a> {
+    /// How many steps.
+    pub after: usize,
+    pub act: &'a dyn Fn(&[u64]),
+}
+
+/// What became of a launch.
+pub enum Launched {
+    All,
+    /// Graphs do not suit this plan.
+    Nothing,
+    /// The device took the first piece and refused the second.
+    Torn(Error),
 }
 
 /// What decides how a storage may be treated.
@@ -144,7 +166,7 @@ impl Shape {
             _ => false,
         };
         // Where launches do long work the host is ahead of the device anyway, and a capture gains nothing.
-        let long = seconds(plan) > LONG * steps.launches as f64;
+        let long = seconds(plan, 0) > LONG * steps.launches as f64;
         let graphable = !steps.list.iter().any(over_input) && steps.launches >= 3 && !long;
         Shape { fixed, slotted, graphable }
     }
@@ -176,7 +198,7 @@ impl Graphs {
         Ok(Some(block))
     }
 
-    /// Launches a plan's graph, made or changed as needed. False if graphs do not suit this plan.
+    /// Launches a plan's graph, made or changed as needed. On an error nothing has been launched.
     #[allow(clippy::too_many_arguments)]
     pub fn launch(
         &mut self,
@@ -187,17 +209,18 @@ impl Graphs {
         steps: &Arc<Steps>,
         arena: Option<Arc<Block>>,
         run: &Bound,
+        midway: Option<&Midway>,
         lane: &Arc<Lane>,
-    ) -> Result<bool> {
+    ) -> Result<Launched> {
         self.clock += 1;
         if !self.list.contains_key(&id) {
             self.make_room();
             let graph = Graph::new(alive, plan, steps, arena, lane)?;
             self.list.insert(id, graph);
         }
-        let Some(graph) = self.list.get_mut(&id) else { return Ok(false) };
+        let Some(graph) = self.list.get_mut(&id) else { return Ok(Launched::Nothing) };
         graph.used = self.clock;
-        graph.launch(plan, shape, run, lane)
+        graph.launch(plan, shape, run, midway, lane)
     }
 
     /// Forgets graphs whose plans are gone, and those unused longest.
@@ -259,16 +282,29 @@ impl Graph {
             steps: steps.clone(),
             arena,
             own,
+            split: None,
             turns: Vec::new(),
             captures: 0,
             launches: 0,
         })
     }
 
-    fn launch(&mut self, plan: &Plan, shape: &Shape, run: &Bound, lane: &Arc<Lane>) -> Result<bool> {
+    fn launch(
+        &mut self,
+        plan: &Plan,
+        shape: &Shape,
+        run: &Bound,
+        midway: Option<&Midway>,
+        lane: &Arc<Lane>,
+    ) -> Result<Launched> {
         // Captured again and again, it costs more than it saves.
         if self.captures > 16 + self.launches / 8 {
-            return Ok(false);
+            return Ok(Launched::Nothing);
+        }
+        if let (Some(midway), None) = (midway, self.split) {
+            // The first that asks decides where; what is ready later waits for the end.
+            self.split = Some(midway.after);
+            self.turns.clear();
         }
         self.launches += 1;
         let mut addresses = self.inside(run.addresses);
@@ -291,18 +327,32 @@ impl Graph {
                     self.turns.pop();
                 }
                 self.captures += 1;
-                let exec = Exec::capture(&self.steps, &Bound { addresses: &addresses, ..*run }, lane)?;
+                let bound = Bound { addresses: &addresses, ..*run };
+                let (count, split) = (self.steps.list.len(), self.split.unwrap_or(0));
+                let pieces = [0..split, split..count].into_iter().filter(|piece| !piece.is_empty());
+                let capture = |piece| Exec::capture(&self.steps, piece, &bound, lane);
+                let execs = pieces.map(capture).collect::<Result<_>>()?;
                 let (scratch, workspace) = (run.scratch, run.workspace);
                 let slots = run.slots.to_vec();
-                self.turns.push(Turn { exec, used: 0, addresses, slots, scratch, workspace });
+                self.turns.push(Turn { execs, used: 0, addresses, slots, scratch, workspace });
                 self.turns.len() - 1
             }
         };
         self.bring(plan, run, lane)?;
         self.turns[at].used = self.launches;
-        self.turns[at].exec.launch(&lane.stream)?;
-        self.take_away(plan, run, lane)?;
-        Ok(true)
+        let turn = &self.turns[at];
+        let mut midway = midway;
+        for (piece, exec) in turn.execs.iter().enumerate() {
+            match exec.launch(&lane.stream) {
+                Err(error) if piece > 0 => return Ok(Launched::Torn(error)),
+                launched => launched?,
+            }
+            let done = if piece == 0 { self.split.unwrap_or(0) } else { self.steps.list.len() };
+            if let Some(midway) = midway.take_if(|midway| midway.after <= done) {
+                (midway.act)(&turn.addresses);
+            }
+        }
+        Ok(self.take_away(plan, run, lane).map_or_else(Launched::Torn, |()| Launched::All))
     }
 
     /// Addresses as the graph sees them.
@@ -389,11 +439,11 @@ impl Turn {
         if !slots && !moved.contains(&true) {
             return Ok(());
         }
-        for node in &self.exec.nodes {
+        for (exec, node) in self.execs.iter().flat_map(|exec| exec.nodes.iter().map(move |n| (exec, n))) {
             let launch = node.launch(steps);
             if (slots && launch.slotted) || launch.storages.iter().any(|s| moved[*s as usize]) {
                 let scratch = if node.packs { run.workspace } else { run.scratch };
-                self.exec.set(node, launch, &Bound { addresses, scratch, ..*run })?;
+                exec.set(node, launch, &Bound { addresses, scratch, ..*run })?;
             }
         }
         self.addresses.copy_from_slice(addresses);
@@ -416,14 +466,14 @@ impl Node {
 }
 
 impl Exec {
-    /// Captures all steps; nothing runs.
-    fn capture(steps: &Steps, run: &Bound, lane: &Lane) -> Result<Exec> {
+    /// Captures some of the steps; nothing runs.
+    fn capture(steps: &Steps, which: Range<usize>, run: &Bound, lane: &Lane) -> Result<Exec> {
         let stream = &lane.stream;
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream is no default one and captures nothing yet; the capture ends below in any case.
         check("capture", unsafe { result::stream::begin_capture(stream.raw(), mode) })?;
         let mut nodes = Vec::with_capacity(steps.launches);
-        let put = put_all(steps, run, lane, &mut nodes);
+        let put = put(steps, which, run, lane, &mut nodes);
         // SAFETY: the capture was begun above.
         let graph = check("end of capture", unsafe { result::stream::end_capture(stream.raw()) });
         put?;
@@ -470,10 +520,17 @@ impl Exec {
     }
 }
 
-/// Puts all steps into the graph being captured, and notes the nodes of our launches.
-fn put_all(steps: &Steps, run: &Bound, lane: &Lane, nodes: &mut Vec<Node>) -> Result<()> {
+/// Puts steps into the graph being captured, and notes the nodes of our launches.
+fn put(
+    steps: &Steps,
+    which: Range<usize>,
+    run: &Bound,
+    lane: &Lane,
+    nodes: &mut Vec<Node>,
+) -> Result<()> {
     let stream = &lane.stream;
-    for (i, ready) in steps.list.iter().enumerate() {
+    for i in which {
+        let ready = &steps.list[i];
         let mut launches = |list: &[Launch], scratch: u64, packs: bool| {
             let run = Bound { scratch, ..*run };
             for (at, launch) in list.iter().enumerate() {

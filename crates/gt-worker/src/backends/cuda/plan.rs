@@ -1,14 +1,15 @@
 //! A plan on the device: storages bound to memory, the steps queued on the session's stream, nothing waited for.
 
 use super::checks;
-use super::graph::Shape;
+use super::graph::{Launched, Midway, Shape, seconds};
 use super::lane::Lane;
 use super::memory::{Block, CudaMemory};
 use super::ranges::{Range, Ranges, Verdict, judge};
 use super::shared::Shared;
+use super::staging::Parcel;
 use super::steps::{Bound, Makers, Steps};
 use super::{cuda_memory, driver::Event};
-use crate::backend::{Buffer, Plan, PlanError};
+use crate::backend::{Buffer, EARLY_BYTES, Early, Plan, PlanError, StepClock};
 use gt_compiler::Place;
 use gt_ir::{Error, Result, Slot, Structure};
 use gt_net::observe::StepInfo;
@@ -54,6 +55,19 @@ struct Bind {
     /// Kept until all is queued; it goes back in the stream's order.
     _arena: Option<Block>,
 }
+
+/// Values to be given early.
+#[derive(Default)]
+struct Due {
+    /// How many steps have to be queued before; 0 where there are no such values.
+    after: usize,
+    /// Their places in what was asked for, their storages and bytes.
+    values: SmallVec<[(usize, u32, usize); 2]>,
+}
+
+/// A value is given early if the device is busy for at least this long after it, and a step takes at least so long.
+const WORTH: f64 = 25e-6;
+const LEAST: f64 = 2e-6;
 
 /// Memory that steps take beside the plan's own, at most; the plan's need is told before they are made ready.
 const ASIDE: usize = 1 << 20;
@@ -192,7 +206,12 @@ impl Inner {
     }
 
     /// Runs the plan; what it leaves to the device has been queued when this returns.
-    fn run(self: &Arc<Inner>, inputs: &mut [Buffer], slots: &[Slot]) -> Result<Vec<Buffer>, PlanError> {
+    fn run(
+        self: &Arc<Inner>,
+        inputs: &mut [Buffer],
+        slots: &[Slot],
+        early: Option<&Early>,
+    ) -> Result<Vec<Buffer>, PlanError> {
         let wrong = |error| PlanError { instr: None, error };
         let lane = self.shared.lanes.mine().map_err(wrong)?;
         let (steps, made) = self.steps().map_err(wrong)?;
@@ -206,6 +225,10 @@ impl Inner {
         let right = |i: &usize| judge(&self.plan.steps[*i].work, slots, &ranges) == Verdict::Right;
         let (passed, open): (Vec<usize>, Vec<usize>) = self.checks.iter().partition(|i| right(i));
         let count = self.plan.steps.len();
+        let checked = open.last().map_or(0, |last| last + 1);
+        let due = early.map_or_else(Due::default, |early| self.due(early, checked));
+        let act = |addresses: &[u64]| self.give(early, &due, addresses, &lane);
+        let midway = (due.after > 0).then_some(Midway { after: due.after, act: &act });
         let mut bind;
         let run = |addresses| Bound { addresses, slots, scratch, workspace, failed: lane.failed };
         match made.filter(|made| open.is_empty() && self.graphs(made)) {
@@ -226,6 +249,7 @@ impl Inner {
                     &steps,
                     arena,
                     &bound,
+                    midway.as_ref(),
                     &lane,
                 );
                 drop(kept);
@@ -237,16 +261,52 @@ impl Inner {
             None => {
                 bind = self.bind(inputs, &lane, None).map_err(wrong)?;
                 let bound = run(&bind.addresses);
-                let checked = open.last().map_or(0, |last| last + 1);
                 self.queue(&steps, 0..checked, &passed, &bound, &lane)?;
                 if checked > 0 {
                     // Nothing that was given up has been written yet: whether all is well decides what follows.
                     self.heed(&bind.addresses, slots, &lane)?;
                 }
-                self.queue(&steps, checked..count, &passed, &bound, &lane)?;
+                if let Some(midway) = &midway {
+                    self.queue(&steps, checked..midway.after, &passed, &bound, &lane)?;
+                    act(&bind.addresses);
+                }
+                let first = midway.map_or(checked, |midway| midway.after);
+                self.queue(&steps, first..count, &passed, &bound, &lane)?;
             }
         }
         Ok(self.outs(&mut bind, inputs, &ranges))
+    }
+
+    /// Which of the values that are waited for can be given early, and after how many steps all of those are there.
+    fn due(&self, early: &Early, checked: usize) -> Due {
+        let mut due = Due::default();
+        for (k, &out) in early.outs.iter().enumerate() {
+            let storage = self.plan.outs[out];
+            let bytes = self.plan.storages[storage as usize].bytes;
+            let after = self.plan.made_after(out).max(checked);
+            if after > 0 && bytes <= EARLY_BYTES && self.gains(after) {
+                due.after = due.after.max(after);
+                due.values.push((k, storage, bytes));
+            }
+        }
+        due
+    }
+
+    /// True if so much is left to do after some steps that values should not wait for it.
+    fn gains(&self, after: usize) -> bool {
+        (self.plan.steps.len() - after) as f64 * LEAST + seconds(&self.plan, after) > WORTH
+    }
+
+    /// Starts bringing values to the host; what is queued later cannot change them. What cannot be brought now is asked
+    /// for again when the program has run.
+    fn give(&self, early: Option<&Early>, due: &Due, addresses: &[u64], lane: &Lane) {
+        for &(k, storage, bytes) in &due.values {
+            // SAFETY: the run keeps the storage until all is queued, and its memory goes back in the stream's order.
+            let landed = unsafe { lane.receive(&lane.stream, addresses[storage as usize], bytes) };
+            if let (Some(early), Ok(landed)) = (early, landed) {
+                (early.give)(k, Box::new(Parcel { landed, bytes }));
+            }
+        }
     }
 
     /// True if the plan is to run as a graph: its own kernels have run before.
@@ -257,15 +317,18 @@ impl Inner {
     }
 
     /// Whether a graph was launched. A plan that cannot be captured runs without from now on.
-    fn heard(&self, launched: Result<bool>) -> Result<bool, PlanError> {
-        launched.or_else(|error| {
-            if super::broken().is_some() {
-                return Err(PlanError { instr: None, error });
+    fn heard(&self, launched: Result<Launched>) -> Result<bool, PlanError> {
+        match launched {
+            Ok(Launched::All) => Ok(true),
+            Ok(Launched::Nothing) => Ok(false),
+            Ok(Launched::Torn(error)) => Err(PlanError { instr: None, error }),
+            Err(error) if super::broken().is_some() => Err(PlanError { instr: None, error }),
+            Err(error) => {
+                eprintln!("gt worker: a plan runs without a graph: {error}");
+                self.refused.store(true, Ordering::Relaxed);
+                Ok(false)
             }
-            eprintln!("gt worker: a plan runs without a graph: {error}");
-            self.refused.store(true, Ordering::Relaxed);
-            Ok(false)
-        })
+        }
     }
 
     /// Waits for the checks and reports the first that failed.
@@ -339,7 +402,20 @@ impl Inner {
 
 impl Plan for CudaPlan {
     fn run(&self, inputs: &mut Vec<Buffer>, slots: &[Slot]) -> Result<Vec<Buffer>, PlanError> {
-        self.0.run(inputs, slots)
+        self.0.run(inputs, slots, None)
+    }
+
+    fn run_early(
+        &self,
+        inputs: &mut Vec<Buffer>,
+        slots: &[Slot],
+        clock: Option<&StepClock>,
+        early: &Early,
+    ) -> Result<Vec<Buffer>, PlanError> {
+        match clock {
+            Some(clock) => self.run_timed(inputs, slots, clock),
+            None => self.0.run(inputs, slots, Some(early)),
+        }
     }
 
     fn profile(&self, inputs: &mut Vec<Buffer>, slots: &[Slot]) -> Result<Vec<(String, f64)>, PlanError> {

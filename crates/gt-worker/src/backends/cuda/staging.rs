@@ -2,6 +2,7 @@
 
 use super::device::Device;
 use super::driver::{Event, check, log_drop};
+use crate::backend::Pending;
 use cudarc::driver::result;
 use gt_ir::Result;
 use parking_lot::Mutex;
@@ -190,6 +191,18 @@ impl Landed {
         let out = f(buffer.read(bytes));
         self.pinned.give(buffer);
         Ok(out)
+    }
+}
+
+/// A few bytes on their way to whoever waits for them.
+pub struct Parcel {
+    pub landed: Landed,
+    pub bytes: usize,
+}
+
+impl Pending<Arc<Vec<u8>>> for Parcel {
+    fn wait(self: Box<Self>) -> Result<Arc<Vec<u8>>> {
+        self.landed.wait(self.bytes, |bytes| Arc::new(bytes.to_vec()))
     }
 }
 
