@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 RUST_TEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo "nextest run" || echo "test")
 # How long random programs may take, in seconds for each test of them.
 BUDGET ?= 20
+# Seconds for the laws on a GPU.
+LAWS ?= 180
 # How long the simulator goes through seeds, in seconds.
 SIM ?= 60
 # Where cargo builds.
@@ -101,7 +103,7 @@ bench-gpu: ## on a machine with a GPU, from the wheel in dist/: what one GPU mus
 test-gpu: ## on a machine with a GPU, from what gpu-kit put into dist/: the laws of the op table and the Python suite
 	rm -rf dist/site
 	$(PYTHON) -m pip install --quiet --no-deps --no-index --target dist/site dist/gt-*.whl dist/tools/*.whl
-	dist/gpu_laws $(BUDGET)
+	dist/gpu_laws $(LAWS)
 	GT_BACKEND=cuda PYTHONPATH=dist/site $(PYTHON) tests/gpu_smoke.py
 	GT_BACKEND=cuda PYTHONPATH=dist/site $(PYTHON) -m pytest tests -p no:cacheprovider
 

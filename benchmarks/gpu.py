@@ -9,11 +9,13 @@ own; the sides take turns, and the best of the medians counts. Usage:
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -25,7 +27,8 @@ from training import token_batches, train
 
 
 class Side(training.Side):
-    """A framework on the GPU: `gt`, `torch`, `compiled` or `reduced` (torch.compile and its mode)."""
+    """A framework on the GPU: `gt`, `torch`, `compiled` or `reduced` (torch.compile and its mode), `cudnn` (PyTorch's
+    attention by cuDNN)."""
 
     # Kernels are compiled while others run; what is measured is what comes after.
     warm_seconds = 6.0
@@ -44,6 +47,14 @@ class Side(training.Side):
             self.lib.cuda.synchronize()
         else:
             self.lib.synchronize()
+
+    def attention_kernels(self):
+        """Where attention runs by whose kernels the mode says."""
+        if self.mode != "cudnn":
+            return contextlib.nullcontext()
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        return sdpa_kernel(SDPBackend.CUDNN_ATTENTION)
 
     def whole(self, model, loss):
         """The loss of a batch, compiled where the mode says so."""
@@ -109,8 +120,7 @@ def qwen3(side, size, dtype, batch, length, steps, warmup):
     optimizer = side.lib.optim.AdamW(model.parameters(), lr=3e-4)
     batches = token_batches(config.vocab_size, batch, length)
     found = training_steps(side, model, optimizer, lambda m, x, y: m.loss(x, y), batches, steps, warmup)
-    found["digest"] = digest(model)
-    return found
+    return found, model
 
 
 def digest(model):
@@ -123,21 +133,22 @@ def digest(model):
 
 
 def qwen3_tiny(side):
-    return qwen3(side, "tiny", "float32", 2, 128, 200, 50)
+    return qwen3(side, "tiny", "float32", 2, 128, 200, 50)[0]
 
 
 def qwen3_fixed(side):
     """So many steps and no more, so that two runs do the same."""
     side.warm_seconds = 0.0
-    return qwen3(side, "tiny", "float32", 2, 128, 300, 0)
+    found, model = qwen3(side, "tiny", "float32", 2, 128, 300, 0)
+    return dict(found, digest=digest(model))
 
 
 def qwen3_small(side):
-    return qwen3(side, "small", "bfloat16", 8, 512, 40, 15)
+    return qwen3(side, "small", "bfloat16", 8, 512, 40, 15)[0]
 
 
 def qwen3_06b(side):
-    return qwen3(side, "0.6B", "bfloat16", 8, 1024, 12, 6)
+    return qwen3(side, "0.6B", "bfloat16", 8, 1024, 12, 6)[0]
 
 
 def mlp(side):
@@ -151,13 +162,13 @@ def mlp(side):
     return training_steps(side, model, optimizer, lambda m, x, y: side.F.cross_entropy(m(x), y), batches, 300, 60)
 
 
-def queued(side, make, fn, reps, rounds=6):
+def queued(side, make, fn, reps, rounds=6, grad=False):
     """Seconds of one call, many of them queued at once; each has another input, since GT shares equal work."""
     inputs = [make() for _ in range(reps)]
     side.sync()
     times = []
     begin = time.perf_counter()
-    with side.lib.no_grad():
+    with side.lib.set_grad_enabled(grad):
         while len(times) < rounds or time.perf_counter() - begin < 3:
             start = time.perf_counter()
             keep = [fn(x) for x in inputs]
@@ -171,7 +182,8 @@ def matmul(side, n, kind):
     lib = side.lib
     lib.set_float32_matmul_precision("high" if kind == "tf32" else "highest")
     dtype = lib.bfloat16 if kind == "bf16" else lib.float32
-    reps = {4096: 24, 8192: 12, 16384: 6}[n]
+    # A queue long enough that the way to the device and back, which is not what is measured, does not count.
+    reps = {4096: 96, 8192: 24, 16384: 6}[n]
     w = lib.randn(n, n, dtype=dtype)
     return queued(side, lambda: lib.randn(n, n, dtype=dtype), lambda x: x @ w, reps)
 
@@ -190,9 +202,34 @@ def copy(side):
     return queued(side, lambda: side.lib.randn(64 << 20), lambda x: x + 0.0, 16)
 
 
+# Attention as a layer of Qwen3-0.6B has it: batch, heads, length, size of a head.
+ATTENTION = (8, 16, 1024, 128)
+
+
+def attention(side, backward):
+    """Causal attention in bf16, forward alone or with its gradient. `cudnn` is PyTorch with cuDNN's kernels."""
+    lib = side.lib
+
+    def make():
+        x = [lib.randn(*ATTENTION, dtype=lib.bfloat16) for _ in range(4 if backward else 3)]
+        if backward:
+            for t in x[:3]:
+                t.requires_grad_(True)
+        return x
+
+    def forward(x):
+        return side.F.scaled_dot_product_attention(x[0], x[1], x[2], is_causal=True)
+
+    def both(x):
+        return lib.autograd.grad(forward(x), x[:3], x[3])
+
+    with side.attention_kernels():
+        return queued(side, make, both if backward else forward, 32, grad=backward)
+
+
 def first_step(side):
     """One step of Qwen3-small. GT counts from the start of its process, PyTorch the step alone."""
-    found = qwen3(side, "small", "bfloat16", 8, 512, 1, 0)
+    found, _ = qwen3(side, "small", "bfloat16", 8, 512, 1, 0)
     if side.name == "gt":
         found["end"] = time.time()
     return found
@@ -250,6 +287,8 @@ WORK = dict(
     first_step=first_step,
     steady_tiny=steady_tiny,
     steady_06b=steady_06b,
+    attention_forward=lambda side: attention(side, False),
+    attention_backward=lambda side: attention(side, True),
 )
 for size in (4096, 8192, 16384):
     for kind in ("f32", "tf32", "bf16"):
@@ -297,6 +336,28 @@ def memory_row(report, args, name, what, goal):
     note = ", ".join(in_words(found, side) for side in found)
     report.add(what, found["gt"]["seconds"] * 1e3, "ms", goal, note=note)
     report.add(f"{what}: memory", found["gt"]["memory"] / 2**30, "GiB", 30)
+
+
+def first_row(report, args, name, what, goal):
+    """As `steps_row`, with no kernels on disk from earlier runs; `--stats` tells where GT's time goes."""
+    found = {}
+    for side in sides_of(args):
+        for _ in range(args.rounds):
+            with tempfile.TemporaryDirectory() as folder:
+                env = dict(GT_KERNEL_CACHE=folder, TORCHINDUCTOR_CACHE_DIR=folder, TRITON_CACHE_DIR=folder)
+                once = child(name, side, GT_VERBOSE=str(int(args.stats)), **env)
+            found[side] = min(found.get(side, once), once, key=lambda f: f["seconds"])
+    note = ", ".join(in_words(found, side) for side in found)
+    report.add(what, found["gt"]["seconds"] * 1e3, "ms", goal, note=note)
+    if args.stats:
+        print(found["gt"]["said"])
+
+
+def attention_row(report, args, name, what, goal):
+    """A row in milliseconds, with PyTorch's own choice of kernels and cuDNN's beside."""
+    found = turns(name, ["gt", "torch", "cudnn"] if common.torch else ["gt"], args.rounds)
+    note = ", ".join(in_words(found, side) for side in found)
+    report.add(what, found["gt"]["seconds"] * 1e3, "ms", goal, note=note)
 
 
 def ratio_row(report, args, name, what, goal):
@@ -352,7 +413,9 @@ ROWS = dict(
     copy=(steps_row, "copy", "x + 0 on 64M f32", None),
     elementwise=(steps_row, "elementwise", "((2x+1).relu()*x+0.5).tanh()-x on 64M f32", 0.16),
     softmax=(steps_row, "softmax", "softmax of 8192 x 8192 f32", 0.17),
-    first_step=(steps_row, "first_step", "first step of Qwen3-small, from process start", 5000),
+    attention_forward=(attention_row, "attention_forward", "attention 8x16x1024x128 causal bf16", None),
+    attention_backward=(attention_row, "attention_backward", "the same with its gradient", None),
+    first_step=(first_row, "first_step", "first step of Qwen3-small, from process start", 5000),
     apart=(apart_row, "qwen3_tiny", "Qwen3-tiny, server and worker apart", None),
     same=(same_row, "qwen3_fixed", "two runs of Qwen3-tiny from one seed", 0),
     two_tiny=(together_row, "steady_tiny", "two clients training Qwen3-tiny, of one alone", 1.2),

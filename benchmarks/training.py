@@ -278,6 +278,7 @@ def child(name, side, keep_memory=True, script=__file__, **env):
     if done.returncode:
         raise RuntimeError(f"{name} on {side} failed:\n{done.stderr[-3000:]}")
     found = json.loads(done.stdout.splitlines()[-1])
+    found["said"] = done.stderr
     if "end" in found:
         found["seconds"] = found["end"] - start
     return found

@@ -91,9 +91,12 @@ def test_fork_starts_clean(run_python):
 import gt, os
 x = gt.ones(3)
 assert x.sum().item() == 3
+cuda = gt.cuda.is_available()
 pid = os.fork()
 if pid == 0:
     code = 1
+    if cuda:  # it stays with the process that started it
+        os.environ["GT_BACKEND"] = "cpu"
     try:
         assert (gt.ones(2) * 2).tolist() == [2, 2]
         try:
@@ -115,12 +118,15 @@ assert (x + 1).tolist() == [2, 2, 2]
 def test_multiprocessing_fork(run_python):
     run_python(
         """
-import gt, multiprocessing as mp
+import gt, multiprocessing as mp, os
 
 def work(i):
+    if cuda:  # it stays with the process that started it
+        os.environ["GT_BACKEND"] = "cpu"
     return (gt.full((2,), float(i)) * 2).tolist()
 
 assert gt.ones(1).item() == 1
+cuda = gt.cuda.is_available()
 with mp.get_context("fork").Pool(2) as pool:
     assert pool.map(work, range(4)) == [[0, 0], [2, 2], [4, 4], [6, 6]]
 assert gt.ones(1).item() == 1

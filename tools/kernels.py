@@ -1,7 +1,8 @@
 """Compiles CUDA kernels by NVRTC, which needs no GPU.
 
-`kernels.py build DIR` compiles the plain kernels into cubins and PTX, which `gt-kernels` embeds. `kernels.py check DIR`
-compiles every kernel text in DIR (written by `cargo run -p gt-kernels --example texts`) for the real architectures.
+`kernels.py build DIR` compiles the plain kernels into cubins and PTX, and the usual kernels of attention into cubins,
+which `gt-kernels` embeds. `kernels.py check DIR` compiles every kernel text in DIR (written by `cargo run -p gt-kernels
+--example texts`) for the real architectures.
 """
 
 import argparse
@@ -77,25 +78,53 @@ def constant(name):
     return text
 
 
+def attention_groups():
+    """The kernels of attention that ship: (group, architecture, source), and all they are made from."""
+    texts = {}
+    for part in ("parts", "wgmma", "half", "full", "shipped"):
+        with open(os.path.join(SOURCES, f"attention_{part}.cu")) as f:
+            texts[part] = f.read()
+    entries = {}
+    for kernel in texts["shipped"].split("//# ")[1:]:
+        head, entry = kernel.split("\n", 1)
+        group, *archs = head.split()
+        for arch in archs:
+            entries.setdefault((group, arch), []).append(entry)
+    half, full = (texts["parts"] + texts["wgmma"] + texts["half"], texts["parts"] + texts["full"])
+    groups = [(g, a, (full if g.startswith("f32") else half) + "".join(e)) for (g, a), e in sorted(entries.items())]
+    return groups, "".join(texts.values())
+
+
 def build(folder):
-    source = constant("PLAIN")
-    stamp = hashlib.sha256(source.encode() + repr((OPTIONS, ARCHS)).encode()).hexdigest()
-    mark = os.path.join(folder, "stamp")
-    if os.path.exists(mark) and open(mark).read() == stamp:
-        return
     os.makedirs(folder, exist_ok=True)
-    start = time.time()
+    source = constant("PLAIN")
     jobs = [(source, arch, f"{folder}/plain_{arch}.cubin", False) for arch in ARCHS]
     jobs.append((source, "compute_80", f"{folder}/plain_compute_80.ptx", True))
+    build_set(folder, "plain", source, jobs)
+    groups, source = attention_groups()
+    jobs = [(text, arch, f"{folder}/attention_{group}_{arch}.cubin", False) for group, arch, text in groups]
+    build_set(folder, "attention", source, jobs)
+
+
+def build_set(folder, name, source, jobs):
+    """Compiles images that belong together, unless they are there."""
+    stamp = hashlib.sha256(source.encode() + repr((OPTIONS, ARCHS)).encode()).hexdigest()
+    mark = os.path.join(folder, f"{name}.stamp")
+    if os.path.exists(mark) and open(mark).read() == stamp:
+        return
+    for old in glob.glob(os.path.join(folder, f"{name}*")):
+        os.remove(old)
+    start, size = time.time(), 0
     with ProcessPoolExecutor() as pool:
-        for path, size in pool.map(build_one, jobs):
-            print(f"{path}: {size} bytes")
+        for path, bytes in pool.map(build_one, jobs):
+            print(f"{path}: {bytes} bytes", flush=True)
+            size += bytes
     # What the images were made from: the build takes them only if it is the same.
-    with open(os.path.join(folder, "plain.cu"), "w") as f:
+    with open(os.path.join(folder, f"{name}.cu"), "w") as f:
         f.write(source)
     with open(mark, "w") as f:
         f.write(stamp)
-    print(f"plain kernels compiled in {time.time() - start:.1f} s")
+    print(f"{name} kernels compiled in {time.time() - start:.1f} s, {size} bytes")
 
 
 def build_one(job):

@@ -9,6 +9,9 @@ use gt_worker::{Worker, WorkerConfig, backends};
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 
+/// To be called when the process is about to end: CUDA's libraries must not take themselves down under running threads.
+pub use gt_worker::backends::cuda::leaving;
+
 /// Dispatcher and workers of this process.
 pub struct Local {
     hub: LocalHub,

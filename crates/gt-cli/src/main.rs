@@ -1,5 +1,7 @@
 //! `gt`: one self-contained program.
 
 fn main() {
-    std::process::exit(gt_cli::main(std::env::args().collect()));
+    let status = gt_cli::main(std::env::args().collect());
+    gt_cli::local::leaving();
+    std::process::exit(status);
 }

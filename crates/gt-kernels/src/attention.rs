@@ -13,12 +13,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The text of the simple kernels, a part of all plain ones.
 pub const PLAIN: &str = concat!(include_str!("attention_parts.cu"), include_str!("attention_plain.cu"));
-const HALF: &str = concat!(
+/// What stands in front of every kernel for half types, and for others.
+pub(crate) const HALF: &str = concat!(
     include_str!("attention_parts.cu"),
     include_str!("attention_wgmma.cu"),
     include_str!("attention_half.cu")
 );
-const FULL: &str = concat!(include_str!("attention_parts.cu"), include_str!("attention_full.cu"));
+pub(crate) const FULL: &str = concat!(include_str!("attention_parts.cu"), include_str!("attention_full.cu"));
 /// The most shared memory of a block on every device with tensor cores for bf16.
 const SHARED: usize = 99 << 10;
 

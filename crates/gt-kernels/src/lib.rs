@@ -12,11 +12,13 @@ pub mod matmul;
 pub mod matmul_pack;
 mod plain;
 mod sections;
+mod shipped;
 mod table;
 pub mod tree;
 mod works;
 
 pub use launch::{Arg, Fill, Function, Launch, Launches, Word};
+pub use shipped::{Shipped, shipped};
 
 use gt_compiler::{Plan, Work};
 

@@ -293,5 +293,6 @@ pub fn _finish(wait: bool) -> Result<Vec<String>> {
             }
         }
     }
+    gt_cli::local::leaving();
     Ok(failures)
 }

@@ -1,8 +1,10 @@
 //! The laws of the op table on a GPU: every sample and random programs, against the reference; plain kernels and made
 //! ones, step by step and as graphs, bit for bit.
 //!
-//! `cargo run --release -p gt-worker --example gpu_laws [SECONDS]`. One line for each law that breaks, then the counts; the
-//! status says whether any did. `GT_RANDOM_SEED` replays one random program alone.
+//! `cargo run --release -p gt-worker --example gpu_laws [SECONDS] [SEED]`. Several threads check samples in an order that
+//! the seed decides, and random programs in what is left of the seconds, of which samples take three quarters at most. One
+//! line for each law that breaks, then what was covered; the status says whether any broke. `GT_RANDOM_SEED` replays one
+//! random program alone.
 
 use gt_ir::host::{HostTensor, close, close_by_dtype, tolerance};
 use gt_ir::program::{Arg, Args, Input, Instr};
@@ -10,10 +12,11 @@ use gt_ir::sample::{self, RandomProgram, SampleArg};
 use gt_ir::{DType, Op, Slot, Structure};
 use gt_worker::backend::{Backend, Buffer, Effort, HostBytes, Plan, PlanError};
 use gt_worker::backends::cuda::CudaBackend;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Failures printed at most; the others are only counted.
@@ -21,12 +24,32 @@ const PRINTED: usize = 40;
 /// Runs of one plan: its second with made kernels is captured, the others are replayed.
 const RUNS: usize = 5;
 
+/// Programs whose kernels are compiled together.
+const TOGETHER: usize = 32;
+/// Threads, each with a stream of its own.
+const THREADS: usize = 8;
+
 struct Laws {
     backend: CudaBackend,
+    tally: Mutex<Tally>,
+}
+
+#[derive(Default)]
+struct Tally {
     checked: usize,
     broken: usize,
     /// Broken laws by op or kind.
     by_kind: BTreeMap<String, usize>,
+}
+
+/// One program with its inputs, and how its results are judged.
+struct Case<'a> {
+    kind: String,
+    name: String,
+    structure: Arc<Structure>,
+    inputs: Vec<HostTensor>,
+    slots: Vec<Slot>,
+    judge: Box<dyn Fn(&[HostTensor]) -> Result<(), String> + 'a>,
 }
 
 fn upload(backend: &dyn Backend, t: &HostTensor) -> Buffer {
@@ -105,110 +128,137 @@ fn differs(a: &[HostTensor], b: &[HostTensor]) -> Option<usize> {
 }
 
 impl Laws {
-    fn note(&mut self, kind: &str, what: impl FnOnce() -> String) {
-        self.broken += 1;
-        *self.by_kind.entry(kind.into()).or_default() += 1;
-        if self.broken <= PRINTED {
-            let text = what();
-            let text: String = text.chars().take(3000).collect();
+    fn tally(&self) -> MutexGuard<'_, Tally> {
+        self.tally.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn note(&self, kind: &str, what: impl FnOnce() -> String) {
+        let mut tally = self.tally();
+        tally.broken += 1;
+        *tally.by_kind.entry(kind.into()).or_default() += 1;
+        if tally.broken <= PRINTED {
+            let text: String = what().chars().take(3000).collect();
             println!("BROKEN {kind}: {text}");
         }
     }
 
     /// Runs something that may panic, and counts it.
-    fn guarded(&mut self, kind: &str, name: &str, f: impl FnOnce(&mut Laws)) {
-        self.checked += 1;
-        if catch_unwind(AssertUnwindSafe(|| f(self))).is_err() {
+    fn guarded(&self, kind: &str, name: &str, f: impl FnOnce()) {
+        self.tally().checked += 1;
+        if catch_unwind(AssertUnwindSafe(f)).is_err() {
             self.note(kind, || format!("{name}: panicked"));
         }
     }
 
-    /// One program by every way it can run, compared with `close_enough`.
-    fn every_way(
-        &mut self,
-        kind: &str,
-        name: &str,
-        structure: &Arc<Structure>,
-        (inputs, slots): (&[HostTensor], &[Slot]),
-        close_enough: impl Fn(&[HostTensor]) -> Result<(), String>,
-    ) {
+    /// Programs by every way they can run.
+    fn check(&self, cases: &[Case]) {
+        let programs: Vec<Arc<Structure>> = cases.iter().map(|case| case.structure.clone()).collect();
+        let made = catch_unwind(AssertUnwindSafe(|| self.backend.compile_all(&programs)));
+        let Ok(made) = made else {
+            let names: Vec<&str> = cases.iter().map(|case| &*case.name).collect();
+            return self.note("compiling", || format!("one of these panicked: {}", names.join("; ")));
+        };
+        for (case, made) in cases.iter().zip(made) {
+            self.guarded(&case.kind, &case.name, || match made {
+                Ok(made) => self.every_way(case, &*made),
+                Err(e) => self.note(&case.kind, || format!("{}: compile: {e}", case.name)),
+            });
+        }
+    }
+
+    /// One program by plain kernels, against the reference, then by made ones again and again.
+    fn every_way(&self, case: &Case, made: &dyn Plan) {
+        let Case { kind, name, structure, inputs, slots, judge } = case;
         let types = structure.check().expect("a checked program");
-        let plans = [Effort::Quick, Effort::Full].map(|e| self.backend.compile(structure, &types, e));
-        let [plain, made] = match plans {
-            [Ok(plain), Ok(made)] => [plain, made],
-            [Err(e), _] | [_, Err(e)] => return self.note(kind, || format!("{name}: compile: {e}")),
+        let plain = match self.backend.compile(structure, &types, Effort::Quick) {
+            Ok(plain) => plain,
+            Err(e) => return self.note(kind, || format!("{name}: compile: {e}")),
         };
         let first = match run(&self.backend, &*plain, structure, inputs, slots) {
             Ok(outs) => outs,
             Err(e) => return self.note(kind, || format!("{name}: plain: {e:?}")),
         };
-        if let Err(e) = close_enough(&first) {
+        if let Err(e) = judge(&first) {
             return self.note(kind, || format!("{name}: plain: {e}"));
         }
+        let kind = format!("{kind}, made");
         for time in 0..RUNS {
-            match run(&self.backend, &*made, structure, inputs, slots) {
+            match run(&self.backend, made, structure, inputs, slots) {
                 Ok(outs) => {
                     let Some(k) = differs(&first, &outs) else { continue };
-                    let wrong = close_enough(&outs).err().unwrap_or_else(|| "within tolerance".into());
-                    return self.note(&format!("{kind}, made"), || {
+                    let wrong = judge(&outs).err().unwrap_or_else(|| "within tolerance".into());
+                    return self.note(&kind, || {
                         format!(
                             "{name}: run {time}: live-out {k} differs from plain ({wrong})\n{}",
                             made.text()
                         )
                     });
                 }
-                Err(e) => {
-                    return self.note(&format!("{kind}, made"), || format!("{name}: run {time}: {e:?}"));
-                }
+                Err(e) => return self.note(&kind, || format!("{name}: run {time}: {e:?}")),
             }
         }
     }
 
-    fn samples(&mut self) {
-        for s in sample::samples(7) {
-            let name = s.describe();
-            let kind = format!("sample {}", s.op.text());
-            let Ok(want) = s.eval() else { continue };
-            for dies in [false, true] {
-                self.guarded(&kind, &name, |laws| {
-                    let (structure, inputs, slots) = one(&s.op, &s.args, dies);
-                    laws.every_way(&kind, &name, &structure, (&inputs, &slots), |got| {
-                        got.iter().zip(&want).try_for_each(|(g, w)| close_by_dtype(g, w))
-                    });
+    /// All samples in an order of `seed`'s, until time is up.
+    fn samples(&self, seed: u64, end: Instant) {
+        let mut all = sample::samples(7);
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        for i in (1..all.len()).rev() {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            all.swap(i, (state >> 33) as usize % (i + 1));
+        }
+        let (next, done) = (AtomicUsize::new(0), Mutex::new(BTreeSet::new()));
+        self.on_threads(|| {
+            while Instant::now() < end {
+                let at = next.fetch_add(TOGETHER / 2, Ordering::Relaxed);
+                let Some(rest) = all.get(at..).filter(|rest| !rest.is_empty()) else { return };
+                let some = &rest[..rest.len().min(TOGETHER / 2)];
+                self.check(&some.iter().flat_map(sample_cases).collect::<Vec<_>>());
+                done.lock().expect("no panic under the lock").extend(some.iter().map(|s| s.op.text()));
+            }
+        });
+        let checked = next.into_inner().min(all.len());
+        let done = done.into_inner().expect("no panic under the lock");
+        let ops: BTreeSet<_> = all.iter().map(|s| s.op.text()).collect();
+        println!("samples: {checked} of {}, of {} of {} ops", all.len(), done.len(), ops.len());
+        let left: Vec<String> = ops.difference(&done).map(|op| op.to_string()).collect();
+        if !left.is_empty() {
+            println!("  not reached: {}", left.join(", "));
+        }
+    }
+
+    /// Random programs until time is up.
+    fn random(&self, end: Instant) {
+        let seed = std::env::var("GT_RANDOM_SEED").ok().and_then(|v| v.parse::<u64>().ok());
+        if let Some(seed) = seed {
+            return self.check(&random_case(seed).into_iter().collect::<Vec<_>>());
+        }
+        let next = AtomicU64::new(0);
+        self.on_threads(|| {
+            while Instant::now() < end {
+                let at = next.fetch_add(TOGETHER as u64 / 4, Ordering::Relaxed);
+                let cases = (at..at + TOGETHER as u64 / 4).filter_map(random_case);
+                self.check(&cases.collect::<Vec<_>>());
+            }
+        });
+        println!("random: {} programs", next.into_inner());
+    }
+
+    /// The same work on several threads, each a session of its own.
+    fn on_threads(&self, work: impl Fn() + Sync) {
+        std::thread::scope(|scope| {
+            for session in 1..=THREADS as u64 {
+                let (backend, work) = (&self.backend, &work);
+                scope.spawn(move || {
+                    backend.turn(session);
+                    work();
                 });
             }
-        }
-    }
-
-    fn random(&mut self, limit: Duration) {
-        let seed = std::env::var("GT_RANDOM_SEED").ok().and_then(|v| v.parse::<u64>().ok());
-        let start = Instant::now();
-        for at in seed.unwrap_or(0).. {
-            let p = sample::random_program(at, 24);
-            self.guarded("random", &format!("program {at}"), |laws| laws.program(at, &p));
-            if start.elapsed() > limit || seed.is_some() {
-                return;
-            }
-        }
-    }
-
-    fn program(&mut self, seed: u64, p: &RandomProgram) {
-        let structure = Arc::new(p.structure.clone());
-        let tolerances = tolerances(&structure);
-        let Ok(want) = gt_ir::reference::run(&structure, &p.inputs, &p.slots) else { return };
-        let name = format!("program {seed}");
-        self.every_way("random", &name, &structure, (&p.inputs, &p.slots), |got| {
-            for (k, (g, w)) in got.iter().zip(&want).enumerate() {
-                let (rtol, atol) = tolerances[structure.outs[k] as usize];
-                close(g, w, 2.0 * rtol, 2.0 * atol)
-                    .map_err(|e| format!("live-out {k}: {e}\n{}", p.text()))?;
-            }
-            Ok(())
         });
     }
 
     /// A bad index fails its program alone, with the reference's words, and harms no input.
-    fn failures(&mut self) {
+    fn failures(&self) {
         let program = "
             in TENSOR[0] f32[6, 4] dies
             in TENSOR[1] i64[3]
@@ -220,7 +270,8 @@ impl Laws {
         let types = structure.check().expect("a checked program");
         let x = HostTensor::from_f64s(DType::F32, [6, 4], &(0..24).map(f64::from).collect::<Vec<_>>());
         let at = HostTensor::from_f64s(DType::I64, [3], &[1.0, 9.0, 2.0]);
-        self.guarded("failure", "bad index", |laws| {
+        self.guarded("failure", "bad index", || {
+            let laws = self;
             let plan = laws.backend.compile(&structure, &types, Effort::Quick).expect("a plan");
             let mut inputs = vec![upload(&laws.backend, &x), upload(&laws.backend, &at)];
             let error = plan.run(&mut inputs, &[]).err();
@@ -237,8 +288,49 @@ impl Laws {
     }
 }
 
+/// A sample as programs of one instruction: its inputs live on, or die.
+fn sample_cases(s: &sample::Sample) -> Vec<Case<'_>> {
+    let Ok(want) = s.eval() else { return Vec::new() };
+    let want = Arc::new(want);
+    let case = |dies: bool| {
+        let (structure, inputs, slots) = one(&s.op, &s.args, dies);
+        let want = want.clone();
+        let judge =
+            move |got: &[HostTensor]| got.iter().zip(want.iter()).try_for_each(|(g, w)| close_by_dtype(g, w));
+        let (kind, name) = (format!("sample {}", s.op.text()), s.describe());
+        Case { kind, name, structure, inputs, slots, judge: Box::new(judge) }
+    };
+    [false, true].map(case).into()
+}
+
+/// A random program, judged by the coarsest type that each result was made from.
+fn random_case(seed: u64) -> Option<Case<'static>> {
+    let p: RandomProgram = sample::random_program(seed, 24);
+    let want = gt_ir::reference::run(&p.structure, &p.inputs, &p.slots).ok()?;
+    let structure = Arc::new(p.structure.clone());
+    let (inputs, slots) = (p.inputs.clone(), p.slots.clone());
+    let (tolerances, outs) = (tolerances(&structure), structure.outs.clone());
+    let judge = move |got: &[HostTensor]| {
+        for (k, (g, w)) in got.iter().zip(&want).enumerate() {
+            let (rtol, atol) = tolerances[outs[k] as usize];
+            close(g, w, 2.0 * rtol, 2.0 * atol).map_err(|e| format!("live-out {k}: {e}\n{}", p.text()))?;
+        }
+        Ok(())
+    };
+    let name = format!("program {seed}");
+    Some(Case { kind: "random".into(), name, structure, inputs, slots, judge: Box::new(judge) })
+}
+
 fn main() -> ExitCode {
-    let seconds = std::env::args().nth(1).and_then(|s| s.parse().ok()).unwrap_or(20);
+    let mut args = std::env::args().skip(1).map(|arg| arg.parse::<u64>());
+    let mut number = |otherwise: u64| match args.next() {
+        None => Some(otherwise),
+        Some(n) => n.ok(),
+    };
+    let (Some(seconds), Some(seed)) = (number(180), number(0)) else {
+        println!("gpu_laws: expected a number of seconds and a seed");
+        return ExitCode::from(2);
+    };
     let backend = match CudaBackend::open(0) {
         Ok(backend) => backend,
         Err(error) => {
@@ -247,16 +339,18 @@ fn main() -> ExitCode {
         }
     };
     println!("{}", backend.device());
-    let mut laws = Laws { backend, checked: 0, broken: 0, by_kind: BTreeMap::new() };
-    let start = Instant::now();
-    for (name, law) in [("failures", Laws::failures as fn(&mut Laws)), ("samples", Laws::samples)] {
-        law(&mut laws);
-        println!("{name}: {} checked, {} broken, {:?}", laws.checked, laws.broken, start.elapsed());
+    let laws = Laws { backend, tally: Mutex::default() };
+    let (start, budget) = (Instant::now(), Duration::from_secs(seconds));
+    laws.failures();
+    if std::env::var("GT_RANDOM_SEED").is_err() {
+        laws.samples(seed, start + budget * 3 / 4);
+        println!("  {:.1} s", start.elapsed().as_secs_f64());
     }
-    laws.random(Duration::from_secs(seconds));
-    println!("random: {} checked, {} broken, {:?}", laws.checked, laws.broken, start.elapsed());
-    for (kind, count) in &laws.by_kind {
+    laws.random(start + budget);
+    let tally = laws.tally();
+    println!("{} checked, {} broken, {:.1} s", tally.checked, tally.broken, start.elapsed().as_secs_f64());
+    for (kind, count) in &tally.by_kind {
         println!("  {count} x {kind}");
     }
-    if laws.broken == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if tally.broken == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -31,12 +31,22 @@ pub struct PlanError {
 pub struct StepClock {
     start: Instant,
     times: Mutex<Vec<StepTime>>,
+    watched: bool,
 }
 
 impl StepClock {
     /// The run begins now.
     pub fn start() -> StepClock {
-        StepClock { start: Instant::now(), times: Mutex::default() }
+        StepClock { start: Instant::now(), times: Mutex::default(), watched: false }
+    }
+
+    /// The run begins now, and somebody wants the times of this very one: a device that queues work waits for them.
+    pub fn watched() -> StepClock {
+        StepClock { watched: true, ..StepClock::start() }
+    }
+
+    pub fn is_watched(&self) -> bool {
+        self.watched
     }
 
     /// Nanoseconds since the run began.
@@ -108,7 +118,8 @@ pub trait Plan: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Runs it as `run` does and notes when each step ran; nothing where that cannot be told.
+    /// Runs it as `run` does and notes when each step ran; nothing where that cannot be told. Where nobody watches, a
+    /// device that queues work notes the times of an earlier run instead of waiting.
     fn run_timed(
         &self,
         inputs: &mut Vec<Buffer>,

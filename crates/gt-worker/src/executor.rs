@@ -526,7 +526,7 @@ fn run_made(
         let outs = run_plan(core, session, &*made.plan, inputs, slots, None, early, group)?;
         return Ok((outs, made.timed.known(&made.structure)));
     }
-    let clock = StepClock::start();
+    let clock = if look.detail < Detail::Kernels { StepClock::start() } else { StepClock::watched() };
     let outs = run_plan(core, session, &*made.plan, inputs, slots, Some(&clock), early, group)?;
     Ok((outs, made.timed.note(&*made.plan, &made.structure, clock)))
 }

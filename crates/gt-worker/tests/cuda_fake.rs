@@ -5,11 +5,12 @@
 mod load;
 
 use gt_ir::{DType, Slot, Ty, text};
-use gt_worker::backend::{Backend, Buffer, Early, Effort, HostBytes};
+use gt_worker::backend::{Backend, Buffer, Early, Effort, HostBytes, StepClock};
 use gt_worker::backends::cuda::CudaBackend;
 use load::{Count, fake};
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 fn open() -> CudaBackend {
     fake();
@@ -172,4 +173,68 @@ fn a_step_of_training_becomes_a_graph_whatever_its_addresses() {
     assert!((1..=6).contains(&captures), "{captures} captures");
     assert!(sets >= 10, "{sets} arguments changed");
     assert!(kernels >= 20, "{kernels} kernels ran");
+}
+
+#[test]
+fn steps_are_timed_now_where_somebody_watches_and_later_where_nobody_does() {
+    let backend = open();
+    backend.turn(80);
+    let program = "
+        in TENSOR[0] f32[64, 64]
+        TENSOR[1] := MATMUL{ta=false,tb=true} TENSOR[0] TENSOR[0]
+        TENSOR[2] := SUM{dims=[0, 1],keepdim=false} TENSOR[1]
+        out TENSOR[2]";
+    let structure = Arc::new(text::parse_structure(program).unwrap());
+    let plan = backend.compile(&structure, &structure.check().unwrap(), Effort::Full).unwrap();
+    let names: Vec<String> = plan.steps().iter().map(|s| s.name.to_string()).collect();
+    let ty = Ty::new(DType::F32, [64, 64]);
+    let mut inputs = vec![backend.upload(&ty, HostBytes::Owned(Arc::new(bytes(1 << 14, 1)))).unwrap()];
+    let mut steps = |clock: StepClock| {
+        plan.run_timed(&mut inputs, &[], &clock).unwrap();
+        clock.times().iter().map(|t| names[t.step as usize].clone()).collect::<Vec<_>>()
+    };
+    let watched = steps(StepClock::watched());
+    assert_eq!(watched[0], "matmul 64x64x64");
+    assert_eq!(watched.len(), names.len());
+    // The first run that nobody watches has none before it whose times are known.
+    assert!(steps(StepClock::start()).is_empty());
+    backend.mark().unwrap().wait().unwrap();
+    assert_eq!(steps(StepClock::start()), watched);
+}
+
+#[test]
+fn a_large_product_that_comes_back_is_measured_for_later_processes() {
+    let backend = open();
+    backend.turn(90);
+    let program = "
+        in TENSOR[0] f32[1024, 1024]
+        TENSOR[1] := MATMUL{ta=false,tb=true} TENSOR[0] TENSOR[0]
+        out TENSOR[1]";
+    let structure = Arc::new(text::parse_structure(program).unwrap());
+    backend.compile(&structure, &structure.check().unwrap(), Effort::Full).unwrap();
+    let file = std::path::PathBuf::from(std::env::var("GT_KERNEL_CACHE").unwrap()).join("products");
+    let wanted = "f32 1x1024x1024x1024 bias 0 ";
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !std::fs::read_to_string(&file).is_ok_and(|text| text.contains(wanted)) {
+        assert!(Instant::now() < deadline, "{:?}", std::fs::read_to_string(&file));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_forked_child_is_told_that_the_driver_is_its_parents() {
+    open();
+    // SAFETY: the child only asks for devices, and leaves without running anything of its parent's.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let said = gt_worker::backends::cuda::count().err().map_or(String::new(), |e| e.to_string());
+        let status = if said.contains("forked") { 0 } else { 1 };
+        // SAFETY: ends the child alone.
+        unsafe { libc::_exit(status) };
+    }
+    let mut status = -1;
+    // SAFETY: waits for the child made above.
+    unsafe { libc::waitpid(child, &mut status, 0) };
+    assert_eq!(status, 0);
+    assert!(gt_worker::backends::cuda::count().is_ok());
 }

@@ -8,7 +8,7 @@ use gt_ir::{DType, Scalar, Shape, Slot};
 use gt_worker::backends::cuda::matmul::Blas;
 
 pub fn all(device: &Device, report: &mut Report) -> Res<()> {
-    let blas = Blas::new(device.context(), || Ok(()))?;
+    let blas = Blas::new(device.context(), &device.name()?, || Ok(()))?;
     small(device, &blas, report);
     for (name, dtype, tf32) in
         [("f32", DType::F32, false), ("tf32", DType::F32, true), ("bf16", DType::BF16, false)]

@@ -1,9 +1,11 @@
 //! One GPU: its context, its properties, its memory pool.
 
 use super::driver::{self, check};
+use super::stages::stage;
 use cudarc::driver::{result, sys};
 use gt_ir::{Error, Result, bail};
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Once};
 
 /// A GPU whose primary context this process uses.
@@ -36,7 +38,19 @@ pub fn count() -> Result<u32> {
     if !unsafe { sys::is_culib_present() } {
         bail!(Runtime, "cuda: no NVIDIA driver found (libcuda.so.1)");
     }
-    check("init", result::init()).map_err(|e| e.map_message(hint))?;
+    static OWNER: AtomicU32 = AtomicU32::new(0);
+    let me = std::process::id();
+    match OWNER.compare_exchange(0, me, Ordering::Relaxed, Ordering::Relaxed) {
+        // The driver's state is the parent's: no call of it may be made here.
+        Err(owner) if owner != me => bail!(
+            Runtime,
+            "cuda: this process was forked from one that uses CUDA, and the driver works in that one alone: start \
+             processes by spawn, or fork before the first use"
+        ),
+        Err(_) => {}
+        Ok(_) => super::leave::before_libraries(),
+    }
+    stage("driver", || check("init", result::init())).map_err(|e| e.map_message(hint))?;
     static LOADED: Once = Once::new();
     LOADED.call_once(super::leave::before_libraries);
     let count = check("count devices", result::device::get_count())?;
@@ -55,7 +69,7 @@ impl Device {
         }
         let handle = check("device", result::device::get(number as i32))?;
         // SAFETY: the handle is a device's; the context is kept for good.
-        let context = check("context", unsafe { result::primary_ctx::retain(handle) })?;
+        let context = stage("context", || check("context", unsafe { result::primary_ctx::retain(handle) }))?;
         use sys::CUdevice_attribute as A;
         // SAFETY: plain queries of a device that is there.
         let (major, minor, pool, memory) = unsafe {
@@ -137,7 +151,5 @@ impl Device {
 
 /// What to do about a driver that does not start.
 fn hint(message: String) -> String {
-    format!(
-        "{message}: is a driver there, and was the process forked after CUDA was used? Start such processes by spawn"
-    )
+    format!("{message}: is a driver there, and was the process forked after CUDA was used?")
 }

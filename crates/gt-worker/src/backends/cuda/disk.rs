@@ -35,6 +35,10 @@ impl Disk {
         Some(Disk { folder: folder.into() })
     }
 
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     fn file(&self, key: u128) -> PathBuf {
         self.folder.join(format!("{key:032x}.cubin"))
     }
@@ -76,6 +80,7 @@ impl Disk {
         let Ok(entries) = fs::read_dir(&self.folder) else { return };
         let mut files: Vec<(SystemTime, u64, PathBuf)> = entries
             .flatten()
+            .filter(|e| e.file_name() != super::pins::FILE)
             .filter_map(|e| {
                 let about = e.metadata().ok()?;
                 Some((about.modified().ok()?, about.len(), e.path()))

@@ -521,13 +521,7 @@ impl Exec {
 }
 
 /// Puts steps into the graph being captured, and notes the nodes of our launches.
-fn put(
-    steps: &Steps,
-    which: Range<usize>,
-    run: &Bound,
-    lane: &Lane,
-    nodes: &mut Vec<Node>,
-) -> Result<()> {
+fn put(steps: &Steps, which: Range<usize>, run: &Bound, lane: &Lane, nodes: &mut Vec<Node>) -> Result<()> {
     let stream = &lane.stream;
     for i in which {
         let ready = &steps.list[i];

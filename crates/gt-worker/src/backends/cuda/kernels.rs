@@ -2,9 +2,10 @@
 
 use super::device::Device;
 use super::disk::{Disk, hash};
-use super::driver::{Function, Module};
+use super::driver::{self, Function, Module};
 use super::leave;
 use super::shared::library;
+use super::stages::stage;
 use cudarc::nvrtc::{result as checked, sys as raw};
 use gt_ir::{Error, Result};
 use gt_kernels::launch::{Function as Wanted, Launches};
@@ -33,6 +34,10 @@ pub struct Kernels {
     device: Arc<Device>,
     disk: Option<Disk>,
     plain: OnceLock<Result<Arc<Module>>>,
+    /// Whether kernels can be compiled here.
+    compiler: OnceLock<Result<()>>,
+    /// Images of several kernels that ship, by name.
+    shipped: Mutex<HashMap<&'static str, Arc<Module>>>,
     found: Mutex<HashMap<&'static str, Kernel>>,
     made: Mutex<Made>,
 }
@@ -43,6 +48,8 @@ impl Kernels {
             device,
             disk: Disk::open(),
             plain: OnceLock::new(),
+            compiler: OnceLock::new(),
+            shipped: Mutex::default(),
             found: Mutex::default(),
             made: Mutex::default(),
         }
@@ -65,7 +72,25 @@ impl Kernels {
                 None => Module::load(&self.compile(gt_kernels::PLAIN)?).map(Arc::new),
             }
         };
-        self.plain.get_or_init(load).clone()
+        self.plain.get_or_init(|| stage("kernels that ship loaded", load)).clone()
+    }
+
+    /// Whether kernels can be compiled here, found out by doing it once. An NVRTC that is newer than the driver may make
+    /// what that does not load; plans then keep the kernels that ship.
+    pub fn compiler(&self) -> Result<()> {
+        let try_out = || {
+            let image = cubin_aside("extern \"C\" __global__ void gt_try() {}\n", &self.options())?;
+            self.device.enter()?;
+            Module::load(&image).map(drop)
+        };
+        let found = self.compiler.get_or_init(|| stage("compiler loaded and tried", try_out));
+        static SAID: Once = Once::new();
+        if let Err(error) = found {
+            SAID.call_once(|| {
+                eprintln!("gt worker: plans keep the kernels that ship with the program: {error}{}", newer());
+            });
+        }
+        found.clone()
     }
 
     /// One that ships with the program.
@@ -104,6 +129,7 @@ impl Kernels {
             }
         }
         drop(made);
+        self.take_shipped(&mut missing)?;
         if missing.is_empty() {
             return Ok(());
         }
@@ -114,44 +140,89 @@ impl Kernels {
             source.push('\n');
             source.push_str(text);
         }
-        let image = self.compile(&source)?;
+        let image = stage(&format!("{} kernels compiled", missing.len()), || self.compile(&source))?;
         self.device.enter()?;
         let module = Arc::new(Module::load(&image)?);
-        let mut found = Vec::with_capacity(missing.len());
-        for (name, text) in missing {
-            let kernel = Kernel { function: module.function(&name)?, _module: module.clone() };
-            found.push((name, (text, kernel)));
-        }
+        missing.into_iter().try_for_each(|(name, text)| self.keep(&module, name, text))
+    }
+
+    /// Remembers a kernel of a module.
+    fn keep(&self, module: &Arc<Module>, name: Arc<str>, text: Arc<str>) -> Result<()> {
+        let kernel = Kernel { function: module.function(&name)?, _module: module.clone() };
         let mut made = self.made.lock();
         // Plans keep the kernels they use.
         if made.len() > MOST {
             made.clear();
         }
-        made.extend(found);
+        made.insert(name, (text, kernel));
         Ok(())
+    }
+
+    /// Takes those kernels that ship compiled off the list of what is missing. An image that the driver does not take is
+    /// as good as none.
+    fn take_shipped(&self, missing: &mut Vec<(Arc<str>, Arc<str>)>) -> Result<()> {
+        let arch = self.device.arch_name();
+        self.device.enter()?;
+        let mut shipped = self.shipped.lock();
+        missing.retain(|(name, text)| {
+            let Some(found) = gt_kernels::shipped(name, text, &arch) else { return true };
+            let module = match shipped.get(found.name) {
+                Some(module) => module.clone(),
+                None => match stage(found.name, || Module::load(found.image)) {
+                    Ok(module) => shipped.entry(found.name).or_insert(Arc::new(module)).clone(),
+                    Err(_) => return true,
+                },
+            };
+            self.keep(&module, name.clone(), text.clone()).is_err()
+        });
+        Ok(())
+    }
+
+    fn options(&self) -> Vec<String> {
+        options(&self.device.arch_name())
     }
 
     /// Machine code for this very device, from disk where it was made before.
     fn compile(&self, source: &str) -> Result<Vec<u8>> {
-        let options = options(&self.device.arch_name());
+        let options = self.options();
         let key = key(source, &options, version()?);
         if let Some(image) = self.disk.as_ref().and_then(|disk| disk.get(key)) {
             return Ok(image);
         }
-        // The compiler needs more of a stack than a thread has as a rule.
-        let compiled = std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().name("gt-compile".into()).stack_size(STACK);
-            thread.spawn_scoped(scope, || cubin(source, &options)).map(|thread| thread.join())
-        });
-        let image = match compiled {
-            Ok(Ok(image)) => image?,
-            Ok(Err(_)) => return Err(Error::Runtime("nvrtc: the compiler panicked".into())),
-            Err(error) => return Err(Error::Runtime(format!("nvrtc: no thread to compile on: {error}"))),
-        };
+        let image = cubin_aside(source, &options)?;
         if let Some(disk) = &self.disk {
             disk.put(key, &image);
         }
         Ok(image)
+    }
+}
+
+/// Says so where the compiler is newer than the driver.
+fn newer() -> String {
+    let Ok((major, minor)) = version() else { return String::new() };
+    let driver = driver::version();
+    match major * 1000 + minor * 10 > driver {
+        true => format!(
+            " (NVRTC {major}.{minor} is newer than the driver, which is for CUDA {}.{}: install an older one, or a newer \
+             driver)",
+            driver / 1000,
+            driver % 1000 / 10
+        ),
+        false => String::new(),
+    }
+}
+
+/// `cubin` on a thread of its own: the compiler needs more of a stack than a thread has as a rule.
+fn cubin_aside(source: &str, options: &[String]) -> Result<Vec<u8>> {
+    version()?;
+    let compiled = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("gt-compile".into()).stack_size(STACK);
+        thread.spawn_scoped(scope, || cubin(source, options)).map(|thread| thread.join())
+    });
+    match compiled {
+        Ok(Ok(image)) => image,
+        Ok(Err(_)) => Err(Error::Runtime("nvrtc: the compiler panicked".into())),
+        Err(error) => Err(Error::Runtime(format!("nvrtc: no thread to compile on: {error}"))),
     }
 }
 

@@ -2,19 +2,28 @@
 //!
 //! An algorithm is a function of a product's shape, types, strides and alignment on one kind of device with one version of
 //! the library, so that two runs take the same one (C7). Split sums meet in f32 in a fixed order, never by atomics and
-//! never rounded on the way.
+//! never rounded on the way. Large products of plans that come back are measured (`tune`), and what is found serves later
+//! processes (`pins`).
 
-use super::matmul_call::{Found, Products, find};
+use super::disk::Disk;
+use super::matmul_call::{Found, Products, find, remembered};
+use super::pins::{Pin, Pins};
+use super::stages::stage;
+use super::tune::{self, Care, When, measure};
 use cudarc::cublaslt::{result as lt, sys};
 use cudarc::driver;
-use foldhash::HashMap;
+use foldhash::{HashMap, HashSet};
 use gt_compiler::{ALIGN, Map, Matmul, Plan, Strides};
 use gt_ir::{DType, Error, Result, Slot};
 use gt_kernels::Launches;
 use gt_kernels::matmul::{Bias, Form, Origin, Pack, Side, ready};
 use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// The library on one device. It is loaded and warmed on a thread of its own; the first product waits for it.
 pub struct Blas {
@@ -24,11 +33,22 @@ pub struct Blas {
 
 /// What the loading thread and the others share.
 struct Shared {
-    handle: Mutex<Option<Result<Arc<Handle>>>>,
+    handle: Mutex<Option<Result<(Arc<Handle>, Arc<Pins>)>>>,
     loaded: Condvar,
     /// The algorithm of each form seen, `None` where the library has none.
     found: Mutex<HashMap<Key, Option<Found>>>,
+    when: When,
+    /// Forms to be measured, and all that ever were.
+    todo: Mutex<(VecDeque<Form>, HashSet<Key>)>,
+    more: Condvar,
+    stop: AtomicBool,
 }
+
+/// Time that measuring may take of one process.
+const MEASURING: Duration = Duration::from_secs(20);
+/// How often a busy device is tried again, and after how long.
+const TRIES: usize = 8;
+const AGAIN: Duration = Duration::from_millis(500);
 
 /// The library's handle.
 pub(super) struct Handle(pub(super) sys::cublasLtHandle_t);
@@ -45,25 +65,37 @@ struct Context(driver::sys::CUcontext);
 unsafe impl Send for Context {}
 
 impl Blas {
-    /// Starts loading for the device of `context`, after `load` has made the library findable.
+    /// Starts loading for the device of `context`, called `device`, after `load` has made the library findable.
     pub fn new(
         context: driver::sys::CUcontext,
+        device: &str,
         load: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> Result<Blas> {
         let shared = Arc::new(Shared {
             handle: Mutex::new(None),
             loaded: Condvar::new(),
             found: Mutex::new(HashMap::default()),
+            when: When::from_env(),
+            todo: Mutex::default(),
+            more: Condvar::new(),
+            stop: AtomicBool::new(false),
         });
-        let (ours, context) = (shared.clone(), Context(context));
+        let (ours, context, device) = (shared.clone(), Context(context), device.to_string());
         let work = move || {
-            let made = load().and_then(|()| open(&context));
+            let made = stage("cublasLt loaded", || load().and_then(|()| open(&context)));
             super::leave::before_libraries();
+            let made = made.map(|handle| {
+                // SAFETY: the library is loaded.
+                let version = unsafe { sys::cublasLtGetVersion() };
+                let folder = Disk::open();
+                (handle, Arc::new(Pins::open(folder.as_ref().map(Disk::folder), &device, version)))
+            });
             let fine = made.is_ok();
             *ours.handle.lock() = Some(made);
             ours.loaded.notify_all();
             if fine {
-                ours.warm();
+                stage("cublasLt asked for usual products", || ours.warm());
+                ours.measure_all();
             }
         };
         let thread = std::thread::Builder::new().name("gt-cublaslt".into()).spawn(work);
@@ -86,7 +118,7 @@ impl Blas {
                 Ok(Some(found)) => {
                     let at = before.scratch.next_multiple_of(ALIGN);
                     let workspace = at + found.workspace;
-                    let products = Products::new(self.shared.handle()?, form, found, at)?;
+                    let products = Products::new(self.shared.handle()?.0, form, found, at)?;
                     return Ok(Prepared { workspace, before, products: Some(products) });
                 }
                 Ok(None) => refused = Some(form),
@@ -96,10 +128,27 @@ impl Blas {
         let form = refused.map_or(String::new(), |form| format!("{form:?}"));
         Err(Error::Runtime(format!("matmul: cublaslt has no algorithm for {form}")))
     }
+
+    /// Says that a product comes back: if it is large its algorithms are measured aside, once.
+    pub fn tune(&self, prepared: &Prepared) {
+        let Some(form) = prepared.products.as_ref().map(Products::form) else { return };
+        if self.shared.when != When::Later || !tune::is_large(form) {
+            return;
+        }
+        let mut todo = self.shared.todo.lock();
+        if todo.1.insert(Key::new(form)) {
+            todo.0.push_back(form.clone());
+            self.shared.more.notify_all();
+        }
+    }
 }
 
 impl Drop for Blas {
     fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        // Under the lock, so that whoever is about to wait hears of it.
+        drop(self.shared.todo.lock());
+        self.shared.more.notify_all();
         if let Some(thread) = self.thread.take() {
             // A panic of the loading thread has been reported by then.
             _ = thread.join();
@@ -135,7 +184,7 @@ pub(super) fn failed(what: &str, error: lt::CublasError) -> Error {
 }
 
 /// All that decides about an algorithm.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Key {
     dtype: DType,
     tf32: bool,
@@ -166,9 +215,22 @@ impl Key {
     }
 }
 
+/// The key as a line of a file holds it.
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let [batches, m, n, k] = self.sizes;
+        let tf32 = if self.tf32 { " tf32" } else { "" };
+        write!(f, "{}{tf32} {batches}x{m}x{n}x{k} bias {}", self.dtype, self.bias)?;
+        for (transposed, ld, batch, alignment) in self.sides {
+            write!(f, " {}{ld}:{batch}:{alignment}", if transposed { "t" } else { "n" })?;
+        }
+        Ok(())
+    }
+}
+
 impl Shared {
-    /// The handle, which is waited for.
-    fn handle(&self) -> Result<Arc<Handle>> {
+    /// The handle, which is waited for, and what was measured before this process.
+    fn handle(&self) -> Result<(Arc<Handle>, Arc<Pins>)> {
         let mut handle = self.handle.lock();
         loop {
             match &*handle {
@@ -184,8 +246,83 @@ impl Shared {
         if let Some(found) = self.found.lock().get(&key) {
             return Ok(*found);
         }
-        let found = find(&*self.handle()?, form)?;
+        let (handle, pins) = self.handle()?;
+        let pin = pins.get(&key.to_string());
+        let found = match pin.and_then(|pin| remembered(&handle, form, pin.algo)) {
+            Some(found) => Some(found),
+            None => stage("cublasLt asked for an algorithm", || self.choose(&handle, &pins, form, &key))?,
+        };
         Ok(*self.found.lock().entry(key).or_insert(found))
+    }
+
+    /// The library's first choice, or the best of its choices where that is measured before the first use.
+    fn choose(&self, handle: &Arc<Handle>, pins: &Pins, form: &Form, key: &Key) -> Result<Option<Found>> {
+        let found = find(handle, form)?;
+        if self.when != When::Now || !tune::is_large(form) || found.len() < 2 {
+            return Ok(found.first().copied());
+        }
+        let care = Care { pause: false, stop: &self.stop };
+        let measured = measure(handle, form, &found, &care)?;
+        Ok(match measured {
+            Some(measured) => {
+                keep(pins, key, &measured);
+                Some(measured.found)
+            }
+            None => found.first().copied(),
+        })
+    }
+
+    /// Measures what is asked for, until the end.
+    fn measure_all(&self) {
+        let Ok((handle, pins)) = self.handle() else { return };
+        let mut spent = Duration::ZERO;
+        while let Some(form) = self.next() {
+            let key = Key::new(&form);
+            if !pins.is_kept() || pins.get(&key.to_string()).is_some() || spent > MEASURING {
+                continue;
+            }
+            let Ok(found) = find(&handle, &form) else { continue };
+            let care = Care { pause: true, stop: &self.stop };
+            for _ in 0..TRIES {
+                let start = Instant::now();
+                let measured =
+                    if found.len() < 2 { Ok(None) } else { measure(&handle, &form, &found, &care) };
+                spent += start.elapsed();
+                match measured {
+                    Ok(Some(measured)) => {
+                        keep(&pins, &key, &measured);
+                        break;
+                    }
+                    // Busy: perhaps not for long.
+                    Ok(None) if spent < MEASURING && found.len() > 1 && self.rest() => {}
+                    // Programs go on with what they have.
+                    Ok(None) | Err(_) => break,
+                }
+            }
+        }
+    }
+
+    /// The next form to be measured, which is waited for. None at the end.
+    fn next(&self) -> Option<Form> {
+        let mut todo = self.todo.lock();
+        loop {
+            if self.stop.load(Ordering::Relaxed) {
+                return None;
+            }
+            if let Some(form) = todo.0.pop_front() {
+                return Some(form);
+            }
+            self.more.wait(&mut todo);
+        }
+    }
+
+    /// Waits a while; false at the end.
+    fn rest(&self) -> bool {
+        let mut todo = self.todo.lock();
+        if !self.stop.load(Ordering::Relaxed) {
+            self.more.wait_for(&mut todo, AGAIN);
+        }
+        !self.stop.load(Ordering::Relaxed)
     }
 
     /// Asks for algorithms of the usual kinds: the first question of a kind costs the library tens of milliseconds.
@@ -198,6 +335,18 @@ impl Shared {
                 _ = self.find(&square(dtype, tf32, ta, tb));
             }
         }
+    }
+}
+
+/// Writes down what measuring found.
+fn keep(pins: &Pins, key: &Key, measured: &tune::Measured) {
+    let (first, best) = (measured.first * 1e6, measured.best * 1e6);
+    pins.keep(&key.to_string(), &Pin { algo: measured.found.words(), first, best });
+    if gt_ir::env::on("GT_VERBOSE") {
+        let all = &measured.all;
+        eprintln!(
+            "gt worker: cuda: matmul {key}: {first:.1} us by the library's first choice, {best:.1} us kept of {all}"
+        );
     }
 }
 

@@ -24,6 +24,13 @@ pub(super) struct Found {
     pub(super) workspace: usize,
 }
 
+impl Found {
+    /// All that the library needs to know it again.
+    pub(super) fn words(&self) -> [u64; 8] {
+        self.algo.data
+    }
+}
+
 /// Element type, type of sums, and type of the factors.
 fn types(form: &Form) -> (sys::cudaDataType_t, sys::cublasComputeType_t, sys::cudaDataType_t) {
     use sys::cublasComputeType_t as Compute;
@@ -168,8 +175,8 @@ fn layouts(form: &Form) -> Result<[Layout; 4]> {
     ])
 }
 
-/// The library's first choice for a form, `None` if it has no algorithm.
-pub(super) fn find(handle: &Handle, form: &Form) -> Result<Option<Found>> {
+/// The library's choices for a form that can run, the best first; none if it has no algorithm.
+pub(super) fn find(handle: &Handle, form: &Form) -> Result<Vec<Found>> {
     let (desc, layouts, pref) = (Desc::new(form)?, layouts(form)?, Preference::new(form)?);
     if let Bias::Columns(side) = &form.bias {
         // Some versions ask for a pointer before they tell of algorithms; it is not followed.
@@ -198,15 +205,43 @@ pub(super) fn find(handle: &Handle, form: &Form) -> Result<Option<Found>> {
         sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS => {}
         sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED
         | sys::cublasStatus_t::CUBLAS_STATUS_INVALID_VALUE => {
-            return Ok(None);
+            return Ok(Vec::new());
         }
         other => other.result().map_err(|e| failed("heuristic", e))?,
     }
     let usable = |r: &&sys::cublasLtMatmulHeuristicResult_t| {
         r.state == sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS && r.workspaceSize <= WORKSPACE
     };
-    let best = results[..count as usize].iter().find(usable);
-    Ok(best.map(|r| Found { algo: r.algo, workspace: r.workspaceSize }))
+    let found = results[..count as usize].iter().filter(usable);
+    Ok(found.map(|r| Found { algo: r.algo, workspace: r.workspaceSize }).collect())
+}
+
+/// An algorithm that was written down by `Found::words`, if this library still takes it for a form.
+pub(super) fn remembered(handle: &Handle, form: &Form, words: [u64; 8]) -> Option<Found> {
+    let (desc, layouts) = (Desc::new(form).ok()?, layouts(form).ok()?);
+    if let Bias::Columns(side) = &form.bias {
+        desc.set(DescWhat::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &(side.alignment as u64)).ok()?;
+    }
+    let algo = sys::cublasLtMatmulAlgo_t { data: words };
+    let [b, a, c, d] = &layouts;
+    // SAFETY: plain numbers, which the library fills in.
+    let mut result: sys::cublasLtMatmulHeuristicResult_t = unsafe { std::mem::zeroed() };
+    // SAFETY: descriptors and layouts are alive; the library looks at every field of the algorithm.
+    let status =
+        unsafe { sys::cublasLtMatmulAlgoCheck(handle.0, desc.0, b.0, a.0, c.0, d.0, &algo, &mut result) };
+    let fine = status == sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS
+        && result.state == sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS
+        && result.workspaceSize <= WORKSPACE;
+    fine.then_some(Found { algo, workspace: result.workspaceSize })
+}
+
+/// Addresses of the matrices of one call; that of a bias counts where the form has one.
+#[derive(Clone, Copy)]
+pub(super) struct At {
+    pub a: u64,
+    pub b: u64,
+    pub bias: u64,
+    pub out: u64,
 }
 
 /// One call for each group of batches that lie at even distances.
@@ -253,49 +288,65 @@ impl Products {
         let base = |origin: &Origin| origin.address(size, addresses, slots, workspace);
         let moved = |base: u64, elements: isize| base.wrapping_add_signed((elements * size as isize) as i64);
         let (a, b, out) = (base(&form.a.origin), base(&form.b.origin), base(&form.out.origin));
-        let (column, added, beta) = match &form.bias {
-            Bias::None => (None, None, 0.0),
-            Bias::Columns(side) => (Some(base(&side.origin)), None, 0.0),
-            Bias::Matrix(side) => (None, Some(base(&side.origin)), 1.0),
-            Bias::InPlace => (None, None, 1.0),
+        let bias = match &form.bias {
+            Bias::Columns(side) | Bias::Matrix(side) => base(&side.origin),
+            Bias::None | Bias::InPlace => 0,
+        };
+        for call in &form.calls {
+            let at = At {
+                a: moved(a, call[0]),
+                b: moved(b, call[1]),
+                bias: moved(bias, call[2]),
+                out: moved(out, call[3]),
+            };
+            self.call(&at, workspace + self.scratch as u64, stream)?;
+        }
+        Ok(())
+    }
+
+    /// One product of matrices that lie as the form says, at these addresses.
+    pub(super) fn call(&self, at: &At, workspace: u64, stream: driver::sys::CUstream) -> Result<()> {
+        let (added, beta) = match &self.form.bias {
+            Bias::None | Bias::Columns(_) => (at.out, 0.0),
+            Bias::Matrix(_) => (at.bias, 1.0),
+            Bias::InPlace => (at.out, 1.0),
         };
         let (factors, factors_wide) = ([1f32, beta as f32], [1f64, beta]);
-        let [alpha, beta] = match form.dtype {
+        let [alpha, beta] = match self.form.dtype {
             DType::F64 => factors_wide.each_ref().map(pointer),
             _ => factors.each_ref().map(pointer),
         };
         let desc = self.desc.lock();
-        let [lb, la, lc, ld] = &self.layouts;
-        for call in &form.calls {
-            if let Some(column) = column {
-                desc.set(DescWhat::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &moved(column, call[2]))?;
-            }
-            let to = moved(out, call[3]);
-            let added = added.map_or(to, |at| moved(at, call[2]));
-            // SAFETY: the operands lie in memory that the caller keeps until the stream is done, with the layouts
-            // and the alignment that the algorithm was chosen for; the workspace has the size it asked for.
-            unsafe {
-                lt::matmul(
-                    self.handle.0,
-                    desc.0,
-                    alpha,
-                    beta,
-                    moved(b, call[1]) as *const c_void,
-                    lb.0,
-                    moved(a, call[0]) as *const c_void,
-                    la.0,
-                    added as *const c_void,
-                    lc.0,
-                    to as *mut c_void,
-                    ld.0,
-                    &self.found.algo,
-                    (workspace + self.scratch as u64) as *mut c_void,
-                    self.found.workspace,
-                    stream.cast(),
-                )
-                .map_err(|e| failed("matmul", e))?;
-            }
+        if let Bias::Columns(_) = &self.form.bias {
+            desc.set(DescWhat::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &at.bias)?;
         }
-        Ok(())
+        let [lb, la, lc, ld] = &self.layouts;
+        // SAFETY: the operands lie in memory that the caller keeps until the stream is done, with the layouts and the
+        // alignment that the algorithm was chosen for; the workspace has the size it asked for.
+        unsafe {
+            lt::matmul(
+                self.handle.0,
+                desc.0,
+                alpha,
+                beta,
+                at.b as *const c_void,
+                lb.0,
+                at.a as *const c_void,
+                la.0,
+                added as *const c_void,
+                lc.0,
+                at.out as *mut c_void,
+                ld.0,
+                &self.found.algo,
+                workspace as *mut c_void,
+                self.found.workspace,
+                stream.cast(),
+            )
+            .map_err(|e| failed("matmul", e))
+        }
+    }
+
+    pub(super) fn form(&self) -> &Form {
+        &self.form
     }
 }

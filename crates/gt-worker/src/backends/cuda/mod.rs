@@ -17,14 +17,19 @@ mod libs;
 pub mod matmul;
 mod matmul_call;
 mod memory;
+mod pins;
 mod plan;
 mod ranges;
 mod shared;
+mod stages;
 mod staging;
 mod steps;
+mod ticks;
+mod tune;
 
 pub use device::count;
 pub use driver::{broken, on_break};
+pub use leave::now as leaving;
 
 use crate::backend::{Backend, Buffer, Effort, HostBytes, Pending, Plan};
 use device::Device;
@@ -34,8 +39,10 @@ use gt_ir::{Op, Result, Structure, Ty, bail};
 use lane::Lane;
 use memory::{Account, Block, CudaMemory};
 use shared::Shared;
+use stages::stage;
 use staging::{Landed, Pinned};
 use std::sync::Arc;
+use steps::Wanted;
 
 /// Memory for cuBLASLt, at least: what it advises for Hopper, so that its place seldom changes.
 const WORKSPACE: usize = 32 << 20;
@@ -86,11 +93,27 @@ impl CudaBackend {
             // Whoever needs a kernel and finds none says why.
             if let Some(shared) = warm.upgrade() {
                 let _ = shared.kernels.warm();
+                let _ = shared.kernels.compiler();
             }
         }));
         let free = CompileOptions { again: 8, free_math: true, one_hot: true, ..options };
         let options = CompileOptions { takes, longest_row: LONGEST_ROW, ..free };
         Ok(CudaBackend { shared, options })
+    }
+
+    /// Plans of full effort for several programs, their kernels compiled in one go.
+    pub fn compile_all(&self, programs: &[Arc<Structure>]) -> Vec<Result<Arc<dyn Plan>>> {
+        let compile = |s: &Arc<Structure>| gt_compiler::compile(s, &s.check()?, self.options);
+        let plans: Vec<Result<gt_compiler::Plan>> = programs.iter().map(compile).collect();
+        let wanted: Vec<Wanted> = plans.iter().flatten().map(Wanted::new).collect();
+        // Whoever has a kernel that does not compile hears of it alone, below.
+        let _ = self.shared.kernels.make(wanted.iter().flat_map(Wanted::launches));
+        let finish = |(plan, s): (Result<gt_compiler::Plan>, &Arc<Structure>)| {
+            let plan = plan::CudaPlan::new(plan?, s.clone(), self.shared.clone());
+            plan.make_now();
+            Ok(Arc::new(plan) as Arc<dyn Plan>)
+        };
+        plans.into_iter().zip(programs).map(finish).collect()
     }
 
     fn mine(&self) -> Result<Arc<Lane>> {
@@ -230,7 +253,7 @@ impl Backend for CudaBackend {
 
     fn compile(&self, structure: &Arc<Structure>, types: &[Ty], effort: Effort) -> Result<Arc<dyn Plan>> {
         let options = CompileOptions { apart: effort == Effort::Apart, ..self.options };
-        let made = gt_compiler::compile(structure, types, options)?;
+        let made = stage("plan", || gt_compiler::compile(structure, types, options))?;
         let made = plan::CudaPlan::new(made, structure.clone(), self.shared.clone());
         if effort == Effort::Full {
             made.make_now();

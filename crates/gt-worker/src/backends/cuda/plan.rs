@@ -1,6 +1,7 @@
 //! A plan on the device: storages bound to memory, the steps queued on the session's stream, nothing waited for.
 
 use super::checks;
+use super::cuda_memory;
 use super::graph::{Launched, Midway, Shape, seconds};
 use super::lane::Lane;
 use super::memory::{Block, CudaMemory};
@@ -8,11 +9,12 @@ use super::ranges::{Range, Ranges, Verdict, judge};
 use super::shared::Shared;
 use super::staging::Parcel;
 use super::steps::{Bound, Makers, Steps};
-use super::{cuda_memory, driver::Event};
+use super::ticks::Ticks;
 use crate::backend::{Buffer, EARLY_BYTES, Early, Plan, PlanError, StepClock};
 use gt_compiler::Place;
 use gt_ir::{Error, Result, Slot, Structure};
 use gt_net::observe::StepInfo;
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -36,6 +38,8 @@ pub struct Inner {
     /// It could not be captured.
     refused: AtomicBool,
     reserve: usize,
+    /// When the steps of the last run that was timed were done.
+    ticks: Mutex<Option<Ticks>>,
     /// Tells graphs that the plan is still there.
     alive: Arc<()>,
 }
@@ -92,6 +96,7 @@ impl CudaPlan {
             runs: AtomicU32::new(0),
             refused: AtomicBool::new(false),
             reserve,
+            ticks: Mutex::new(None),
             alive: Arc::new(()),
         }))
     }
@@ -200,17 +205,20 @@ impl Inner {
     ) -> Result<(), PlanError> {
         for i in which.filter(|i| !passed.contains(i)) {
             let instr = Some(self.plan.steps[i].instr);
-            steps.enqueue(i, run, lane).map_err(|error| PlanError { instr, error })?;
+            let queued = steps.enqueue(i, run, lane);
+            let noted = queued.and_then(|()| run.ticks.map_or(Ok(()), |ticks| ticks.done(i, steps, lane)));
+            noted.map_err(|error| PlanError { instr, error })?;
         }
         Ok(())
     }
 
-    /// Runs the plan; what it leaves to the device has been queued when this returns.
+    /// Runs the plan; what it leaves to the device has been queued when this returns. With `ticks` it runs step by step.
     fn run(
         self: &Arc<Inner>,
         inputs: &mut [Buffer],
         slots: &[Slot],
         early: Option<&Early>,
+        ticks: Option<&Ticks>,
     ) -> Result<Vec<Buffer>, PlanError> {
         let wrong = |error| PlanError { instr: None, error };
         let lane = self.shared.lanes.mine().map_err(wrong)?;
@@ -230,8 +238,8 @@ impl Inner {
         let act = |addresses: &[u64]| self.give(early, &due, addresses, &lane);
         let midway = (due.after > 0).then_some(Midway { after: due.after, act: &act });
         let mut bind;
-        let run = |addresses| Bound { addresses, slots, scratch, workspace, failed: lane.failed };
-        match made.filter(|made| open.is_empty() && self.graphs(made)) {
+        let run = |addresses| Bound { addresses, slots, scratch, workspace, failed: lane.failed, ticks };
+        match made.filter(|made| open.is_empty() && self.graphs(made) && ticks.is_none()) {
             Some(made) => {
                 let mut kept = lane.kept.lock();
                 let arena = match kept.graphs.arena(self.id) {
@@ -374,35 +382,22 @@ impl Inner {
         outs
     }
 
-    fn profile(
+    /// Runs the plan step by step, with the times at which its steps are done.
+    fn timed(
         self: &Arc<Inner>,
         inputs: &mut [Buffer],
         slots: &[Slot],
-    ) -> Result<Vec<(String, f64)>, PlanError> {
+    ) -> Result<(Vec<Buffer>, Ticks), PlanError> {
         let wrong = |error| PlanError { instr: None, error };
-        let lane = self.shared.lanes.mine().map_err(wrong)?;
-        let (steps, _) = self.steps().map_err(wrong)?;
-        let scratch = lane.scratch(steps.scratch.max(ASIDE)).map_err(wrong)?;
-        let workspace = lane.workspace(steps.workspace.max(super::WORKSPACE)).map_err(wrong)?;
-        let bind = self.bind(inputs, &lane, None).map_err(wrong)?;
-        let run = Bound { addresses: &bind.addresses, slots, scratch, workspace, failed: lane.failed };
-        let count = self.plan.steps.len();
-        let mut events = vec![Event::timed(&lane.stream).map_err(wrong)?];
-        for i in 0..count {
-            self.queue(&steps, i..i + 1, &[], &run, &lane)?;
-            events.push(Event::timed(&lane.stream).map_err(wrong)?);
-        }
-        self.heed(&bind.addresses, slots, &lane)?;
-        lane.stream.wait().map_err(wrong)?;
-        let times = events.windows(2).map(|pair| pair[1].seconds_since(&pair[0]));
-        let names = self.plan.steps.iter().map(|step| step.work.to_string());
-        Ok(names.zip(times).collect())
+        let ticks = self.shared.lanes.mine().and_then(|lane| Ticks::start(&lane)).map_err(wrong)?;
+        let outs = self.run(inputs, slots, None, Some(&ticks))?;
+        Ok((outs, ticks))
     }
 }
 
 impl Plan for CudaPlan {
     fn run(&self, inputs: &mut Vec<Buffer>, slots: &[Slot]) -> Result<Vec<Buffer>, PlanError> {
-        self.0.run(inputs, slots, None)
+        self.0.run(inputs, slots, None, None)
     }
 
     fn run_early(
@@ -414,12 +409,35 @@ impl Plan for CudaPlan {
     ) -> Result<Vec<Buffer>, PlanError> {
         match clock {
             Some(clock) => self.run_timed(inputs, slots, clock),
-            None => self.0.run(inputs, slots, Some(early)),
+            None => self.0.run(inputs, slots, Some(early), None),
         }
     }
 
+    fn run_timed(
+        &self,
+        inputs: &mut Vec<Buffer>,
+        slots: &[Slot],
+        clock: &StepClock,
+    ) -> Result<Vec<Buffer>, PlanError> {
+        let (outs, ticks) = self.0.timed(inputs, slots)?;
+        let wrong = |error| PlanError { instr: None, error };
+        if clock.is_watched() {
+            ticks.wait().map_err(wrong)?;
+            ticks.note(clock);
+            return Ok(outs);
+        }
+        let earlier = self.0.ticks.lock().replace(ticks);
+        if let Some(earlier) = earlier.filter(|ticks| ticks.passed().unwrap_or(false)) {
+            earlier.note(clock);
+        }
+        Ok(outs)
+    }
+
     fn profile(&self, inputs: &mut Vec<Buffer>, slots: &[Slot]) -> Result<Vec<(String, f64)>, PlanError> {
-        self.0.profile(inputs, slots)
+        let (_outs, ticks) = self.0.timed(inputs, slots)?;
+        ticks.wait().map_err(|error| PlanError { instr: None, error })?;
+        let name = |step: u32| self.0.plan.steps[step as usize].work.to_string();
+        Ok(ticks.times().into_iter().map(|(step, _, took)| (name(step), took)).collect())
     }
 
     fn steps(&self) -> Vec<StepInfo> {

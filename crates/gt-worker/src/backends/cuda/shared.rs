@@ -31,7 +31,7 @@ pub struct Shared {
 
 impl Shared {
     pub fn new(device: Arc<Device>, account: Arc<Account>) -> Result<Arc<Shared>> {
-        let blas = Blas::new(device.context(), || library("libcublasLt.so", "nvidia-cublas"))?;
+        let blas = Blas::new(device.context(), &device.name, || library("libcublasLt.so", "nvidia-cublas"))?;
         let graphs = std::env::var("GT_CUDA_GRAPHS").map_or(true, |v| v != "0");
         let shared = Arc::new(Shared {
             lanes: Lanes::new(device.clone(), account.clone()),

@@ -4,6 +4,7 @@ use super::driver::Stream;
 use super::kernels::{Kernel, Kernels};
 use super::lane::Lane;
 use super::matmul::{Blas, Prepared};
+use super::ticks::Ticks;
 use gt_compiler::{Num, Plan, Work};
 use gt_ir::{Result, Slot};
 use gt_kernels::launch::{Arg, Function, Launches, Word};
@@ -21,6 +22,8 @@ pub struct Bound<'a> {
     pub workspace: u64,
     /// The failure word.
     pub failed: u64,
+    /// Notes when each step is done, where somebody asks.
+    pub ticks: Option<&'a Ticks>,
 }
 
 /// A launch with its kernel.
@@ -169,31 +172,40 @@ impl Steps {
             whole.then(|| gt_kernels::plain(i, plan))
         };
         let mut own: Vec<Option<Launches>> = (0..plan.steps.len()).map(own).collect();
-        makers.kernels.make(own.iter().flatten())?;
+        if let Err(error) = makers.kernels.make(own.iter().flatten()) {
+            if makers.kernels.compiler().is_ok() {
+                return Err(error);
+            }
+            // Where nothing can be compiled, attention that does not ship is simple in all plans of the process.
+            let refused = |own: &Launches| makers.kernels.make(std::iter::once(own)).is_err();
+            for (i, own) in own.iter_mut().enumerate().filter(|(_, own)| own.as_ref().is_some_and(refused)) {
+                *own = gt_kernels::attention::simple(&plan.steps[i].work, plan);
+            }
+        }
         Steps::new(plan, makers, |i| own[i].take().unwrap_or_else(|| gt_kernels::plain(i, plan)), &[])
     }
 
     /// Makes the steps ready with kernels of their own, compiled together now.
     pub fn made(plan: &Plan, makers: &Makers) -> Result<Steps> {
-        let n = plan.steps.len();
-        let mut own: Vec<Option<Launches>> = (0..n).map(|i| made(i, plan)).collect();
-        let mut groups = Vec::new();
-        let mut batched = Vec::new();
-        for group in super::batch::batches(plan) {
-            for alike in alike(&group, &own) {
-                if let Some(launches) = gt_kernels::together(&alike, plan) {
-                    groups.push(alike);
-                    batched.push(launches);
-                }
+        if makers.kernels.compiler().is_err() {
+            return Steps::plain(plan, makers);
+        }
+        let wanted = Wanted::new(plan);
+        makers.kernels.make(wanted.launches())?;
+        let Wanted { mut own, groups } = wanted;
+        let steps = Steps::new(
+            plan,
+            makers,
+            |i| own[i].take().unwrap_or_else(|| gt_kernels::plain(i, plan)),
+            &groups,
+        )?;
+        // A plan that comes back has products that are worth measuring.
+        for ready in &steps.list {
+            if let Ready::Product { prepared, .. } = ready {
+                makers.blas.tune(prepared);
             }
         }
-        for group in &groups {
-            group.iter().for_each(|&i: &usize| own[i] = None);
-        }
-        makers.kernels.make(own.iter().flatten().chain(&batched))?;
-        // A batch takes the place of its last step.
-        let groups: Vec<(Vec<usize>, Launches)> = groups.into_iter().zip(batched).collect();
-        Steps::new(plan, makers, |i| own[i].take().unwrap_or_else(|| gt_kernels::plain(i, plan)), &groups)
+        Ok(steps)
     }
 
     fn new(
@@ -286,6 +298,36 @@ impl Steps {
             }
         }
         Ok(())
+    }
+}
+
+/// The kernels that a plan has of its own.
+pub struct Wanted {
+    /// By step; none where plain ones are as good, or where the step belongs to a group.
+    own: Vec<Option<Launches>>,
+    /// Steps that are launched together, in the place of the last of them.
+    groups: Vec<(Vec<usize>, Launches)>,
+}
+
+impl Wanted {
+    pub fn new(plan: &Plan) -> Wanted {
+        let mut own: Vec<Option<Launches>> = (0..plan.steps.len()).map(|i| made(i, plan)).collect();
+        let mut groups = Vec::new();
+        for group in super::batch::batches(plan) {
+            for alike in alike(&group, &own) {
+                if let Some(launches) = gt_kernels::together(&alike, plan) {
+                    groups.push((alike, launches));
+                }
+            }
+        }
+        for (group, _) in &groups {
+            group.iter().for_each(|&i| own[i] = None);
+        }
+        Wanted { own, groups }
+    }
+
+    pub fn launches(&self) -> impl Iterator<Item = &Launches> {
+        self.own.iter().flatten().chain(self.groups.iter().map(|(_, batch)| batch))
     }
 }
 

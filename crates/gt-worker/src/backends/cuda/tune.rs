@@ -1,0 +1,232 @@
+//! Measures the algorithms that cuBLASLt offers for a product, on matrices of its own. One takes the place of the library's
+//! first choice only if it is faster and gives the same bits, so that results do not depend on what was measured (C7).
+
+use super::driver::{Event, Stream, check};
+use super::matmul::Handle;
+use super::matmul_call::{At, Found, Products};
+use cudarc::driver::result;
+use gt_ir::{DType, Result};
+use gt_kernels::matmul::{Bias, Form, Side};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// When products are measured (`GT_MATMUL_TUNE`).
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum When {
+    /// `0`
+    Never,
+    /// Aside, for later processes: the default.
+    Later,
+    /// `1`: before their first use, which waits.
+    Now,
+}
+
+impl When {
+    pub fn from_env() -> When {
+        match std::env::var("GT_MATMUL_TUNE").as_deref() {
+            Ok("0") => When::Never,
+            Ok("1") => When::Now,
+            _ => When::Later,
+        }
+    }
+}
+
+/// Operations from which on a product is worth measuring.
+const LARGE: f64 = 2e9;
+/// An algorithm must take at most so much of the first choice's time.
+const GAIN: f64 = 0.985;
+/// Times of one algorithm that differ by more than this say that others use the device.
+const STEADY: f64 = 1.15;
+const ROUNDS: usize = 4;
+/// Results are compared up to this many bytes.
+const COMPARED: usize = 64 << 20;
+
+/// What measuring found.
+pub struct Measured {
+    pub found: Found,
+    /// Seconds of the library's first choice, and of the one that was found.
+    pub first: f64,
+    pub best: f64,
+    /// Microseconds of all algorithms; those that were compared and give other bits are marked.
+    pub all: String,
+}
+
+pub fn is_large(form: &Form) -> bool {
+    2.0 * form.batches as f64 * form.m as f64 * form.n as f64 * form.k as f64 >= LARGE
+}
+
+/// How carefully it is measured beside running programs.
+pub struct Care<'a> {
+    /// The device is left alone for a while after each measurement.
+    pub pause: bool,
+    /// Somebody wants it to end.
+    pub stop: &'a AtomicBool,
+}
+
+/// The best of the algorithms that round like the first. `None` where the device is too busy or too full to tell.
+pub fn measure(handle: &Arc<Handle>, form: &Form, found: &[Found], care: &Care) -> Result<Option<Measured>> {
+    let Some(bench) = Bench::new(form, found)? else { return Ok(None) };
+    let products = found.iter().map(|f| Products::new(handle.clone(), form.clone(), *f, 0));
+    let products = products.collect::<Result<Vec<Products>>>()?;
+    let mut times = vec![[f64::INFINITY; ROUNDS]; products.len()];
+    // The first run of each loads its kernels.
+    for p in &products {
+        p.call(&bench.at, bench.workspace, bench.stream.raw())?;
+    }
+    bench.stream.wait()?;
+    let once = bench.seconds(&products[0], 1)?;
+    let times_each = (3e-4 / once.max(1e-6)).clamp(1.0, 20.0) as usize;
+    for round in 0..ROUNDS {
+        for (p, times) in products.iter().zip(&mut times) {
+            if care.stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            times[round] = bench.seconds(p, times_each)?;
+            if care.pause {
+                std::thread::sleep(Duration::from_secs_f64(10.0 * times[round] * times_each as f64));
+            }
+        }
+    }
+    let least = |times: &[f64; ROUNDS]| times.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = |times: &[f64; ROUNDS]| times.iter().copied().fold(0.0, f64::max);
+    let first = least(&times[0]);
+    if most(&times[0]) > STEADY * first {
+        return Ok(None);
+    }
+    let mut faster: Vec<usize> = (1..found.len()).filter(|&i| least(&times[i]) < GAIN * first).collect();
+    faster.sort_by(|&i, &j| least(&times[i]).total_cmp(&least(&times[j])));
+    let mut all: Vec<String> = times.iter().map(|t| format!("{:.1}", least(t) * 1e6)).collect();
+    let mut best = 0;
+    for i in faster {
+        if bench.alike(&products[0], &products[i])? {
+            best = i;
+            break;
+        }
+        all[i] += "*";
+    }
+    Ok(Some(Measured { found: found[best], first, best: least(&times[best]), all: all.join(" ") }))
+}
+
+/// Matrices of the size of a form, and a stream.
+struct Bench {
+    stream: Stream,
+    /// Freed in the end.
+    taken: Vec<u64>,
+    at: At,
+    /// Where the results of a second algorithm go.
+    other: u64,
+    out_bytes: usize,
+    workspace: u64,
+}
+
+/// Bytes from the first element of a matrix to its last.
+fn extent(form: &Form, side: &Side) -> usize {
+    let batches = form.batches.saturating_sub(1) * side.batch.unsigned_abs();
+    let one = side.cols.saturating_sub(1) * side.ld + side.rows;
+    (batches + one) * form.dtype.size()
+}
+
+impl Bench {
+    /// `None` where the device has no room to spare.
+    fn new(form: &Form, found: &[Found]) -> Result<Option<Bench>> {
+        let bias = match &form.bias {
+            Bias::Columns(side) | Bias::Matrix(side) => extent(form, side),
+            Bias::None | Bias::InPlace => 0,
+        };
+        let out_bytes = extent(form, &form.out);
+        let scratch = found.iter().map(|f| f.workspace).max().unwrap_or(0);
+        let sizes = [extent(form, &form.a), extent(form, &form.b), bias, out_bytes, out_bytes, scratch];
+        let (free, _) = check("memory", result::mem_get_info())?;
+        if sizes.iter().sum::<usize>() > free / 4 {
+            return Ok(None);
+        }
+        let at = At { a: 0, b: 0, bias: 0, out: 0 };
+        let mut bench =
+            Bench { stream: Stream::new()?, taken: Vec::new(), at, other: 0, out_bytes, workspace: 0 };
+        let mut places = [0; 6];
+        for (place, bytes) in places.iter_mut().zip(sizes) {
+            *place = bench.take(bytes)?;
+        }
+        let [a, b, bias, out, other, workspace] = places;
+        bench.fill(form.dtype, &[(a, sizes[0]), (b, sizes[1]), (bias, sizes[2])])?;
+        bench.at = At { a, b, bias, out };
+        (bench.other, bench.workspace) = (other, workspace);
+        Ok(Some(bench))
+    }
+
+    fn take(&mut self, bytes: usize) -> Result<u64> {
+        // SAFETY: freed once, in `drop`.
+        let address = check("memory", unsafe { result::malloc_async(self.stream.raw(), bytes.max(256)) })?;
+        self.taken.push(address);
+        Ok(address)
+    }
+
+    /// Fills memory with random numbers of a type, between -1 and 1.
+    fn fill(&self, dtype: DType, places: &[(u64, usize)]) -> Result<()> {
+        // So many numbers over and over, at other columns in each row.
+        const COUNT: usize = (1 << 20) - 3;
+        let mut state = 0x9e37_79b9_7f4a_7c15u64;
+        let mut number = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+        };
+        let mut bytes: Vec<u8> = Vec::with_capacity(COUNT * dtype.size());
+        for _ in 0..COUNT {
+            let x = number();
+            match dtype {
+                DType::F64 => bytes.extend((x as f64).to_ne_bytes()),
+                DType::F16 => bytes.extend(half::f16::from_f32(x).to_ne_bytes()),
+                DType::BF16 => bytes.extend(half::bf16::from_f32(x).to_ne_bytes()),
+                _ => bytes.extend(x.to_ne_bytes()),
+            }
+        }
+        for &(at, len) in places {
+            for from in (0..len).step_by(bytes.len()) {
+                let n = bytes.len().min(len - from);
+                // SAFETY: the range is the bench's own, and the host's bytes stay until the wait below.
+                unsafe { self.stream.upload(at + from as u64, bytes.as_ptr(), n)? };
+            }
+        }
+        self.stream.wait()
+    }
+
+    /// Seconds of one product, of several in a row.
+    fn seconds(&self, product: &Products, times: usize) -> Result<f64> {
+        let start = Event::timed(&self.stream)?;
+        for _ in 0..times {
+            product.call(&self.at, self.workspace, self.stream.raw())?;
+        }
+        let end = Event::timed(&self.stream)?;
+        end.wait()?;
+        Ok(end.seconds_since(&start) / times as f64)
+    }
+
+    /// True if two algorithms give the same bits.
+    fn alike(&self, one: &Products, two: &Products) -> Result<bool> {
+        let mut results = [Vec::new(), Vec::new()];
+        for ((product, out), bytes) in [(one, self.at.out), (two, self.other)].into_iter().zip(&mut results) {
+            // SAFETY: the memory is the bench's own.
+            unsafe { self.stream.zero(out, self.out_bytes)? };
+            product.call(&At { out, ..self.at }, self.workspace, self.stream.raw())?;
+            *bytes = vec![0u8; self.out_bytes.min(COMPARED)];
+            // SAFETY: both ranges stay until the wait.
+            unsafe { self.stream.download(bytes.as_mut_ptr(), out, bytes.len())? };
+            self.stream.wait()?;
+        }
+        Ok(results[0] == results[1])
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        for address in &self.taken {
+            // SAFETY: taken on this stream, freed once behind all work on it.
+            if let Err(error) = unsafe { result::free_async(*address, self.stream.raw()) } {
+                super::driver::log_drop("free", error);
+            }
+        }
+    }
+}
