@@ -44,11 +44,13 @@ struct Shared {
     stop: AtomicBool,
 }
 
+/// Measuring begins so long after the first product that comes back.
+const DELAY: Duration = Duration::from_secs(10);
 /// Time that measuring may take of one process.
-const MEASURING: Duration = Duration::from_secs(20);
+const MEASURING: Duration = Duration::from_secs(60);
 /// How often a busy device is tried again, and after how long.
-const TRIES: usize = 8;
-const AGAIN: Duration = Duration::from_millis(500);
+const TRIES: usize = 4;
+const AGAIN: Duration = Duration::from_secs(2);
 
 /// The library's handle.
 pub(super) struct Handle(pub(super) sys::cublasLtHandle_t);
@@ -278,6 +280,9 @@ impl Shared {
         let mut spent = Duration::ZERO;
         while let Some(form) = self.next() {
             let key = Key::new(&form);
+            if spent.is_zero() && !self.rest(DELAY) {
+                return;
+            }
             if !pins.is_kept() || pins.get(&key.to_string()).is_some() || spent > MEASURING {
                 continue;
             }
@@ -294,7 +299,7 @@ impl Shared {
                         break;
                     }
                     // Busy: perhaps not for long.
-                    Ok(None) if spent < MEASURING && found.len() > 1 && self.rest() => {}
+                    Ok(None) if spent < MEASURING && found.len() > 1 && self.rest(AGAIN) => {}
                     // Programs go on with what they have.
                     Ok(None) | Err(_) => break,
                 }
@@ -317,12 +322,15 @@ impl Shared {
     }
 
     /// Waits a while; false at the end.
-    fn rest(&self) -> bool {
+    fn rest(&self, time: Duration) -> bool {
+        let end = Instant::now() + time;
         let mut todo = self.todo.lock();
-        if !self.stop.load(Ordering::Relaxed) {
-            self.more.wait_for(&mut todo, AGAIN);
+        while !self.stop.load(Ordering::Relaxed) {
+            if self.more.wait_until(&mut todo, end).timed_out() {
+                return true;
+            }
         }
-        !self.stop.load(Ordering::Relaxed)
+        false
     }
 
     /// Asks for algorithms of the usual kinds: the first question of a kind costs the library tens of milliseconds.
