@@ -91,8 +91,9 @@ tour: wheel ## follow the five-minute tour of the docs from the wheel, in an emp
 	$(BIN)/python tools/tour.py $(firstword $(wildcard dist/gt-*.whl))
 
 gpu-kit: wheel ## all that test-gpu needs, in dist/: the wheel, the laws as a program, and pytest
-	cargo build --release -p gt-worker --example gpu_laws
+	cargo build --release -p gt-worker --example gpu_laws --example gpu_gang
 	install -s $(TARGET)/release/examples/gpu_laws dist/gpu_laws
+	install -s $(TARGET)/release/examples/gpu_gang dist/gpu_gang
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --only-binary :all: --python-version 3.12 -d dist/tools pytest
 
 bench-gpu: ## on a machine with a GPU, from the wheel in dist/: what one GPU must reach, with PyTorch beside it
@@ -104,7 +105,9 @@ test-gpu: ## on a machine with a GPU, from what gpu-kit put into dist/: the laws
 	rm -rf dist/site
 	$(PYTHON) -m pip install --quiet --no-deps --no-index --target dist/site dist/gt-*.whl dist/tools/*.whl
 	dist/gpu_laws $(LAWS)
+	dist/gpu_gang
 	GT_BACKEND=cuda PYTHONPATH=dist/site $(PYTHON) tests/gpu_smoke.py
+	PYTHONPATH=dist/site $(PYTHON) tests/gpu_gang.py
 	GT_BACKEND=cuda PYTHONPATH=dist/site $(PYTHON) -m pytest tests -p no:cacheprovider
 
 $(BIN)/.tools: requirements-dev.txt

@@ -3,6 +3,7 @@
 mod checked;
 mod gang;
 mod invariants;
+mod kinds;
 mod log;
 mod mesh;
 mod message;

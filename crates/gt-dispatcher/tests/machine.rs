@@ -40,9 +40,13 @@ impl Rig {
     }
 
     fn add_worker(&mut self, i: u32) -> Vec<Action> {
+        self.add_worker_of("test", i)
+    }
+
+    fn add_worker_of(&mut self, backend: &str, i: u32) -> Vec<Action> {
         let info = WorkerInfo {
             name: format!("w{i}"),
-            backend: "test".into(),
+            backend: backend.into(),
             device: "test".into(),
             threads: 1,
             memory: 1 << 30,
@@ -329,4 +333,32 @@ fn what_comes_while_workers_are_gone_waits_behind_a_plan() {
     };
     let order: Vec<u64> = sent.iter().flat_map(runs).map(|run| run.seq).collect();
     assert_eq!(order, vec![1, 2]);
+}
+
+#[test]
+fn programs_are_divided_over_one_kind_of_worker_and_the_client_is_told_once() {
+    let mut rig = rig(Config::default(), 0);
+    for (i, backend) in ["cpu", "cpu", "cpu", "cuda", "cuda"].into_iter().enumerate() {
+        rig.add_worker_of(backend, i as u32);
+    }
+    let session = SessionId(2);
+    let vars = ["GT_AUTO_SHARD", "GT_SHARD_MIN"].iter().zip(["1", "0"]);
+    let vars = vars.map(|(name, value)| (name.to_string(), value.to_string())).collect();
+    rig.step(Event::ClientUp { session, name: "c".into(), vars });
+    let mut lines = Vec::new();
+    for seq in 1..4 {
+        let runs = vec![Run { seq, program: full(8, 1, seq), prefix: None }];
+        let sent = rig.step(Event::Client(session, ClientMsg::Batch(Batch { runs, ..Batch::default() })));
+        let gang = |a: &Action| match a {
+            Action::ToWorker(worker, WorkerCmd::Gang { .. }) => Some(worker.0),
+            _ => None,
+        };
+        assert_eq!(sent.iter().filter_map(gang).collect::<Vec<_>>(), [3, 4], "{sent:?}");
+        lines.extend(sent.into_iter().filter_map(|a| match a {
+            Action::ToClient(_, SessionMsg::Log { line, .. }) => Some(line),
+            _ => None,
+        }));
+    }
+    let [line] = &lines[..] else { panic!("{lines:?}") };
+    assert!(line.contains("divided over 2 cuda workers and not over w0, w1, w2"), "{line}");
 }

@@ -5,6 +5,7 @@
 //! strides and types as run-time data, and by `made` ones, whose text is written for the step.
 
 pub mod attention;
+pub mod gang;
 pub mod launch;
 mod lower;
 mod made;

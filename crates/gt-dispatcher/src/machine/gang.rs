@@ -1,8 +1,8 @@
 //! A session's programs over several workers: when they may go, what goes with them, and values that lie in pieces.
 
+use super::kinds::can_meet;
 use super::mesh::{Known, Mesh, Situation};
 use super::message::{Parts, part};
-use super::pool::Worker;
 use super::session::{Gather, Holder, Pending, Session, Spread, Tensor};
 use super::{Action, Cx};
 use crate::shard::{self, Answer, Costs, Divided};
@@ -106,7 +106,10 @@ impl Session {
             if let [_] = workers[..] {
                 return None;
             }
-            if can_meet(&workers, cx) {
+            let infos = workers.iter().filter_map(|w| cx.pool.get(*w)).map(|w| &w.info);
+            if !can_meet(infos) {
+                self.cannot_meet(&workers, cx);
+            } else {
                 return Some(cx.meshes.get(&workers, cx.pool, cx.config, cx.out));
             }
         }
@@ -116,12 +119,7 @@ impl Session {
             return tensor.spread.as_ref().map(|s| s.mesh.clone());
         }
         self.sharding?;
-        // Workers of one process meet in its memory, others by their bulk planes.
-        let able = || cx.pool.iter().filter(|(_, w)| w.info.gangs);
-        let first = &able().next()?.1.info.process;
-        let reached = able().all(|(_, w)| w.info.endpoint.is_some());
-        let meets = |w: &(WorkerId, &Worker)| reached || w.1.info.process == *first;
-        let workers: Vec<WorkerId> = able().filter(meets).map(|(id, _)| id).collect();
+        let workers = self.all_alike(cx);
         (workers.len() > 1).then(|| cx.meshes.get(&workers, cx.pool, cx.config, cx.out))
     }
 
@@ -478,12 +476,4 @@ impl Session {
 /// How a result lies; nothing if every worker has all of it.
 fn spread(mesh: &Arc<Mesh>, layout: Layout) -> Option<Spread> {
     (layout != Layout::Whole && mesh.workers.len() > 1).then(|| Spread { mesh: mesh.clone(), layout })
-}
-
-/// True if these workers can run a program together.
-fn can_meet(workers: &[WorkerId], cx: &Cx) -> bool {
-    let infos: Vec<_> = workers.iter().filter_map(|w| cx.pool.get(*w)).map(|w| &w.info).collect();
-    let Some(first) = infos.first() else { return false };
-    infos.iter().all(|i| i.gangs)
-        && (infos.iter().all(|i| i.process == first.process) || infos.iter().all(|i| i.endpoint.is_some()))
 }

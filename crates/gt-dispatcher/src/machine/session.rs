@@ -11,6 +11,7 @@ use gt_net::compiling::Compiling;
 use gt_net::msg::{ClientMsg, Failure, Piece, SessionId, SessionMsg, Value, WorkerCmd, WorkerId};
 use gt_net::observe::Detail;
 use smallvec::SmallVec;
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -217,6 +218,8 @@ pub struct Session {
     /// Workers that know of this session.
     pub(super) touched: BTreeSet<WorkerId>,
     pub(super) signals: Signals,
+    /// The client was told of workers that its programs are not divided over.
+    pub(super) told_apart: Cell<bool>,
     pub(super) held: Held,
     pub(super) news: News,
     /// What the client was told last.
@@ -283,6 +286,7 @@ impl Session {
             frees: BTreeMap::new(),
             touched: BTreeSet::new(),
             signals: Signals::default(),
+            told_apart: Cell::new(false),
             held: Held::default(),
             news: News::default(),
             reported: 0,

@@ -1,5 +1,6 @@
 //! Workers of one process meet in its memory: each shows where its bytes lie, and the others read them there.
 
+use super::ties::Ties;
 use super::{Communicator, Group, Take, Want};
 use crate::backend::PlanError;
 use gt_ir::Error;
@@ -81,6 +82,7 @@ pub struct Seat {
     rank: usize,
     axes: Vec<Ranked>,
     all: Ranked,
+    ties: Option<Arc<Ties>>,
 }
 
 /// A rank among those of one group.
@@ -117,11 +119,20 @@ impl Seat {
         let axes = places(shape, rank).into_iter().enumerate();
         let axes = axes.map(|(axis, (group, place, size))| ranked(axis, group, place, size)).collect();
         let all = ranked(shape.len(), 0, rank, n);
-        Seat { name, meeting, rank, axes, all }
+        Seat { name, meeting, rank, axes, all, ties: None }
+    }
+
+    /// With what this worker keeps for the mesh.
+    pub fn tied(mut self, ties: Arc<Ties>) -> Seat {
+        self.ties = Some(ties);
+        self
     }
 
     /// Tells the others that this rank has failed.
     pub fn fail(&self, error: &PlanError) {
+        if let Some(ties) = &self.ties {
+            ties.clear();
+        }
         self.meeting.fail(error);
     }
 
@@ -155,6 +166,18 @@ impl Group for Seat {
 
     fn agree(&self) -> Result<(), PlanError> {
         self.all.share(&[], &|_, _, _| 0..0, &mut |_| {})
+    }
+
+    fn all(&self) -> Option<&dyn Communicator> {
+        Some(&self.all)
+    }
+
+    fn failed(&self) -> Option<PlanError> {
+        self.meeting.broken()
+    }
+
+    fn ties(&self) -> Option<&Ties> {
+        self.ties.as_deref()
     }
 }
 

@@ -7,9 +7,11 @@ pub mod collect;
 pub mod meeting;
 pub mod post;
 pub(crate) mod seats;
+pub mod ties;
 
 use crate::backend::PlanError;
 use std::ops::Range;
+use ties::Ties;
 
 /// One rank's end of a group of workers, for one program.
 pub trait Communicator: Send + Sync {
@@ -36,4 +38,19 @@ pub trait Group: Send + Sync {
 
     /// Returns once every rank has come this far; fails if one failed.
     fn agree(&self) -> Result<(), PlanError>;
+
+    /// All ranks, where a group knows them.
+    fn all(&self) -> Option<&dyn Communicator> {
+        None
+    }
+
+    /// Why the gang has failed, if it has: for a rank that waits for something else than the others' bytes.
+    fn failed(&self) -> Option<PlanError> {
+        None
+    }
+
+    /// What this worker keeps for the mesh between gangs; nothing for a group that lasts no longer than one.
+    fn ties(&self) -> Option<&Ties> {
+        None
+    }
 }

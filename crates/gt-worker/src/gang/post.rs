@@ -1,6 +1,7 @@
 //! Workers of different processes write to each other: what a rank shows goes straight to the others' bulk planes,
 //! through shared memory on one host and sockets between hosts (C11).
 
+use super::ties::Ties;
 use super::{Communicator, Group, Take, Want};
 use crate::backend::PlanError;
 use gt_ir::Error;
@@ -78,6 +79,11 @@ impl Letterbox {
         self.came.notify_all();
     }
 
+    /// Why a gang has failed here, if it has.
+    fn failure(&self, gang: u64) -> Option<PlanError> {
+        self.state.lock().failed.get(&gang).cloned()
+    }
+
     /// Waits for a letter; fails if the gang does.
     fn wait(&self, name: (u64, u8, u64, u32)) -> Result<(BulkBytes, usize), PlanError> {
         let mut state = self.state.lock();
@@ -116,6 +122,7 @@ pub struct Post {
     mesh: Arc<Mesh>,
     inbox: Arc<Letterbox>,
     roads: Arc<BulkClient>,
+    pub(super) ties: Ties,
 }
 
 /// A rank among those of one group.
@@ -131,7 +138,7 @@ struct Line {
 
 impl Post {
     pub fn new(mesh: Arc<Mesh>, inbox: Arc<Letterbox>) -> Post {
-        Post { mesh, inbox, roads: BulkClient::new() }
+        Post { mesh, inbox, roads: BulkClient::new(), ties: Ties::default() }
     }
 
     fn send(&self, to: u32, head: &Head, parts: &[&[u8]]) -> Result<(), Error> {
@@ -180,6 +187,7 @@ impl Desk {
 
     /// Tells the others that this rank has failed.
     pub fn fail(&self, error: &PlanError) {
+        self.post.ties.clear();
         self.post.inbox.fail(self.gang, error);
         let failed = Some((error.instr, error.error.clone()));
         let me = self.post.mesh.rank;
@@ -211,6 +219,18 @@ impl Group for Desk {
 
     fn agree(&self) -> Result<(), PlanError> {
         self.all.share(&[], &|_, _, _| 0..0, &mut |_| {})
+    }
+
+    fn all(&self) -> Option<&dyn Communicator> {
+        Some(&self.all)
+    }
+
+    fn failed(&self) -> Option<PlanError> {
+        self.post.inbox.failure(self.gang)
+    }
+
+    fn ties(&self) -> Option<&Ties> {
+        Some(&self.post.ties)
     }
 }
 

@@ -3,6 +3,7 @@
 use super::Group;
 use super::meeting::{self, Seat};
 use super::post::{Desk, Letterbox, Post};
+use super::ties::{Ties, drop_aside};
 use crate::backend::PlanError;
 use crate::road::Job;
 use crate::table::{Item, SessionTable};
@@ -23,7 +24,7 @@ pub(crate) struct Seats {
 #[derive(Clone)]
 enum Joined {
     /// All are in this process.
-    Here(Arc<Mesh>),
+    Here(Arc<Mesh>, Arc<Ties>),
     Afar(Arc<Post>),
 }
 
@@ -62,7 +63,7 @@ impl Seats {
         let own = mesh.members.get(mesh.rank as usize).map(|m| &m.process);
         let here = mesh.members.iter().all(|m| Some(&m.process) == own);
         let joined = match here {
-            true => Joined::Here(mesh),
+            true => Joined::Here(mesh, Arc::default()),
             false => Joined::Afar(Arc::new(Post::new(mesh, letters.clone()))),
         };
         self.meshes.insert(id, Ok(joined));
@@ -78,8 +79,12 @@ impl Seats {
             Some((_, Place::Afar(desk))) => desk.abandon(&error),
             None => {}
         }
-        if let Joined::Here(known) = known {
-            meeting::forget(known.cluster, mesh);
+        match known {
+            Joined::Here(known, ties) => {
+                meeting::forget(known.cluster, mesh);
+                drop_aside(ties);
+            }
+            Joined::Afar(post) => drop_aside(post),
         }
     }
 
@@ -87,10 +92,11 @@ impl Seats {
         let unknown = || Error::Runtime(format!("gang {}: mesh {} is not known", gang.number, gang.mesh));
         let joined = self.meshes.get(&gang.mesh).cloned().unwrap_or_else(|| Err(unknown()));
         Ok(match joined.map_err(|error| PlanError { instr: None, error })? {
-            Joined::Here(mesh) => {
+            Joined::Here(mesh, ties) => {
                 let shape: Vec<usize> = mesh.shape.iter().map(|n| *n as usize).collect();
                 let name = (mesh.cluster, gang.number);
-                Place::Here(Arc::new(Seat::take(name, mesh.id, &shape, mesh.rank as usize)))
+                let seat = Seat::take(name, mesh.id, &shape, mesh.rank as usize);
+                Place::Here(Arc::new(seat.tied(ties)))
             }
             Joined::Afar(post) => Place::Afar(Arc::new(Desk::new(post, gang.number))),
         })

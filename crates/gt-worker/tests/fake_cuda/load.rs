@@ -35,6 +35,21 @@ pub fn fake() -> &'static fn(Count) -> u64 {
     ASK.get_or_init(|| |what| COUNT.get().map_or(0, |count| count(what as i32)))
 }
 
+/// Loads the fake NCCL too; gives how many groups were joined, ranks cut off and calls made.
+#[allow(dead_code)]
+pub fn fake_nccl() -> [u64; 3] {
+    static COUNT: OnceLock<extern "C" fn(i32) -> u64> = OnceLock::new();
+    fake();
+    let count = COUNT.get_or_init(|| {
+        let folder = std::env::temp_dir().join(format!("gt-fake-cuda-{}", std::process::id()));
+        let library = load(&folder, "nccl.c", "libnccl.so.2");
+        let name = CString::new("fake_nccl_count").unwrap();
+        // SAFETY: the library was just loaded and has this function.
+        unsafe { std::mem::transmute(libc::dlsym(library, name.as_ptr())) }
+    });
+    [0, 1, 2].map(|what| count(what))
+}
+
 fn load(folder: &Path, source: &str, name: &str) -> *mut libc::c_void {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_cuda").join(source);
     let library = folder.join(name);

@@ -2,7 +2,7 @@
 //! environment. cudarc opens libraries by name alone, so one found elsewhere is opened first, by its path: the loader
 //! then knows the name.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString, c_void};
 use std::path::{Path, PathBuf};
 
 /// Where Python keeps packages, as the `gt` package says at import; separated as in `PATH`.
@@ -41,22 +41,40 @@ fn in_folder(folder: &Path, start: &str) -> Option<PathBuf> {
     exact.map(|i| found.swap_remove(i)).or_else(|| found.into_iter().next())
 }
 
-/// True if the loader finds a library by itself.
-fn is_known(start: &str) -> bool {
-    ["", ".13", ".12", ".2", ".9"].iter().any(|version| open(&format!("{start}{version}")))
+/// A library opened for good.
+#[derive(Clone, Copy)]
+pub struct Library(*mut c_void);
+
+// SAFETY: a handle of the loader, which may be used from any thread.
+unsafe impl Send for Library {}
+// SAFETY: as above.
+unsafe impl Sync for Library {}
+
+impl Library {
+    /// The address of one of its functions.
+    pub fn symbol(&self, name: &CStr) -> Option<*mut c_void> {
+        // SAFETY: the library is never closed.
+        Some(unsafe { libc::dlsym(self.0, name.as_ptr()) }).filter(|at| !at.is_null())
+    }
+}
+
+/// A library that the loader finds by itself.
+fn known(start: &str) -> Option<Library> {
+    ["", ".13", ".12", ".2", ".9"].iter().find_map(|version| open(&format!("{start}{version}")))
 }
 
 /// Opens a library for good.
-fn open(name: &str) -> bool {
-    let Ok(name) = CString::new(name) else { return false };
+fn open(name: &str) -> Option<Library> {
+    let name = CString::new(name).ok()?;
     // SAFETY: runs the initialisers of NVIDIA's libraries, which is what loading them means.
-    !unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) }.is_null()
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+    (!handle.is_null()).then_some(Library(handle))
 }
 
-/// Opens a library by its path where the loader would not find it by name. False if there is none.
-pub fn prepare(start: &str) -> bool {
-    if is_known(start) {
-        return true;
+/// Opens a library, by its path where the loader would not find it by name.
+pub fn find(start: &str) -> Option<Library> {
+    if let Some(library) = known(start) {
+        return Some(library);
     }
     let (home, packages) = (home(), std::env::var(PACKAGES).ok());
     let folders = folders(home.as_deref(), packages.as_deref());
@@ -65,14 +83,18 @@ pub fn prepare(start: &str) -> bool {
         "libnvrtc.so" => &["libnvrtc-builtins.so"],
         _ => &[],
     };
-    folders.iter().any(|folder| {
-        in_folder(folder, start).is_some_and(|path| {
-            for need in needs {
-                in_folder(folder, need).map(|p| open(&p.to_string_lossy()));
-            }
-            open(&path.to_string_lossy())
-        })
+    folders.iter().find_map(|folder| {
+        let path = in_folder(folder, start)?;
+        for need in needs {
+            in_folder(folder, need).map(|p| open(&p.to_string_lossy()));
+        }
+        open(&path.to_string_lossy())
     })
+}
+
+/// Makes a library known to the loader by name. False if there is none.
+pub fn prepare(start: &str) -> bool {
+    find(start).is_some()
 }
 
 fn home() -> Option<String> {

@@ -13,6 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Sizes are rounded up to this, so that every address suits every kind of access.
 pub const GRAIN: usize = 256;
 
+/// Behind a lane's failure word, so many bytes on, lies that of all ranks of a gang.
+pub const JOINT: u64 = 64;
+
 /// What a worker uses of its device. All counts are in bytes.
 pub struct Account {
     in_use: AtomicU64,

@@ -9,6 +9,11 @@ mod checks;
 mod device;
 mod disk;
 mod driver;
+mod gang;
+mod gang_host;
+mod gang_moves;
+mod gang_nccl;
+mod gang_tie;
 mod graph;
 mod kernels;
 mod lane;
@@ -17,6 +22,7 @@ mod libs;
 pub mod matmul;
 mod matmul_call;
 mod memory;
+mod nccl;
 mod pins;
 mod plan;
 mod ranges;
@@ -29,6 +35,7 @@ mod tune;
 
 pub use device::count;
 pub use driver::{broken, on_break};
+pub use gang::gangs_run;
 pub use leave::now as leaving;
 
 use crate::backend::{Backend, Buffer, Effort, HostBytes, Pending, Plan};
@@ -259,6 +266,10 @@ impl Backend for CudaBackend {
             made.make_now();
         }
         Ok(Arc::new(made))
+    }
+
+    fn gangs(&self) -> bool {
+        true
     }
 
     fn upload(&self, ty: &Ty, data: HostBytes) -> Result<Buffer> {

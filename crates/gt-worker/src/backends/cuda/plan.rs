@@ -2,6 +2,7 @@
 
 use super::checks;
 use super::cuda_memory;
+use super::gang;
 use super::graph::{Launched, Midway, Shape, seconds};
 use super::lane::Lane;
 use super::memory::{Block, CudaMemory};
@@ -11,6 +12,7 @@ use super::staging::Parcel;
 use super::steps::{Bound, Makers, Steps};
 use super::ticks::Ticks;
 use crate::backend::{Buffer, EARLY_BYTES, Early, Plan, PlanError, StepClock};
+use crate::gang::Group;
 use gt_compiler::Place;
 use gt_ir::{Error, Result, Slot, Structure};
 use gt_net::observe::StepInfo;
@@ -23,13 +25,13 @@ use std::sync::{Arc, OnceLock};
 pub struct CudaPlan(Arc<Inner>);
 
 pub struct Inner {
-    id: u64,
-    plan: gt_compiler::Plan,
-    structure: Arc<Structure>,
-    shared: Arc<Shared>,
-    ranges: Ranges,
+    pub(super) id: u64,
+    pub(super) plan: gt_compiler::Plan,
+    pub(super) structure: Arc<Structure>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) ranges: Ranges,
     /// Steps that look at values and may fail.
-    checks: Vec<usize>,
+    pub(super) checks: Vec<usize>,
     plain: OnceLock<Result<Arc<Steps>>>,
     made: OnceLock<Option<Made>>,
     asked: AtomicBool,
@@ -40,20 +42,21 @@ pub struct Inner {
     reserve: usize,
     /// When the steps of the last run that was timed were done.
     ticks: Mutex<Option<Ticks>>,
+    pub(super) gangs: gang::Ready,
     /// Tells graphs that the plan is still there.
     alive: Arc<()>,
 }
 
 /// Steps with kernels of the plan's own.
-struct Made {
+pub(super) struct Made {
     steps: Arc<Steps>,
     shape: Shape,
 }
 
 /// Memory of one run.
-struct Bind {
+pub(super) struct Bind {
     /// One address per storage.
-    addresses: SmallVec<[u64; 16]>,
+    pub(super) addresses: SmallVec<[u64; 16]>,
     /// Fresh memory of live-outs.
     blocks: SmallVec<[Option<Block>; 16]>,
     /// Kept until all is queued; it goes back in the stream's order.
@@ -74,7 +77,7 @@ const WORTH: f64 = 25e-6;
 const LEAST: f64 = 2e-6;
 
 /// Memory that steps take beside the plan's own, at most; the plan's need is told before they are made ready.
-const ASIDE: usize = 1 << 20;
+pub(super) const ASIDE: usize = 1 << 20;
 
 impl CudaPlan {
     pub fn new(plan: gt_compiler::Plan, structure: Arc<Structure>, shared: Arc<Shared>) -> CudaPlan {
@@ -82,7 +85,7 @@ impl CudaPlan {
         let ranges = Ranges::new(&plan, structure.inputs.iter().map(|i| i.ty.dtype).collect());
         let checks = (0..plan.steps.len()).filter(|i| plan.steps[*i].can_fail()).collect();
         let outs: usize = plan.storages.iter().filter(|s| s.place == Place::Out).map(|s| s.bytes).sum();
-        let reserve = plan.arena + outs + ASIDE;
+        let reserve = plan.arena + outs + ASIDE + gang::scratch(&plan);
         CudaPlan(Arc::new(Inner {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             plan,
@@ -97,6 +100,7 @@ impl CudaPlan {
             refused: AtomicBool::new(false),
             reserve,
             ticks: Mutex::new(None),
+            gangs: gang::Ready::default(),
             alive: Arc::new(()),
         }))
     }
@@ -131,7 +135,7 @@ impl Inner {
     }
 
     /// The steps as they are best now. The second run asks for the plan's own kernels.
-    fn steps(self: &Arc<Inner>) -> Result<(Arc<Steps>, Option<&Made>)> {
+    pub(super) fn steps(self: &Arc<Inner>) -> Result<(Arc<Steps>, Option<&Made>)> {
         if let Some(Some(made)) = self.made.get() {
             return Ok((made.steps.clone(), Some(made)));
         }
@@ -149,7 +153,7 @@ impl Inner {
     }
 
     /// Binds storages to memory; live-outs get fresh memory unless they take over a dying input.
-    fn bind(&self, inputs: &mut [Buffer], lane: &Arc<Lane>, arena: Option<u64>) -> Result<Bind> {
+    pub(super) fn bind(&self, inputs: &mut [Buffer], lane: &Arc<Lane>, arena: Option<u64>) -> Result<Bind> {
         let plan = &self.plan;
         if inputs.len() != self.structure.inputs.len() {
             return Err(Error::Value("program: the binding does not fit its structure".into()));
@@ -189,13 +193,13 @@ impl Inner {
     }
 
     /// Bounds of integer values, where anything asks for them.
-    fn bounds(&self, inputs: &[Buffer], slots: &[Slot]) -> Vec<Option<Range>> {
+    pub(super) fn bounds(&self, inputs: &[Buffer], slots: &[Slot]) -> Vec<Option<Range>> {
         let of = |i: usize| inputs.get(i).and_then(|b| cuda_memory(b).ok()).and_then(CudaMemory::range);
         self.ranges.follow(&self.plan, slots, of)
     }
 
     /// Queues the steps of a range. Checks that are known to pass are left out.
-    fn queue(
+    pub(super) fn queue(
         &self,
         steps: &Steps,
         which: std::ops::Range<usize>,
@@ -340,7 +344,7 @@ impl Inner {
     }
 
     /// Waits for the checks and reports the first that failed.
-    fn heed(&self, addresses: &[u64], slots: &[Slot], lane: &Lane) -> Result<(), PlanError> {
+    pub(super) fn heed(&self, addresses: &[u64], slots: &[Slot], lane: &Lane) -> Result<(), PlanError> {
         let wrong = |error| PlanError { instr: None, error };
         // SAFETY: the failure word is the lane's own.
         let word = unsafe { lane.receive(&lane.stream, lane.failed, 8) }.map_err(wrong)?;
@@ -356,7 +360,7 @@ impl Inner {
     }
 
     /// The live-outs, with what is known of them.
-    fn outs(&self, bind: &mut Bind, inputs: &[Buffer], ranges: &[Option<Range>]) -> Vec<Buffer> {
+    pub(super) fn outs(&self, bind: &mut Bind, inputs: &[Buffer], ranges: &[Option<Range>]) -> Vec<Buffer> {
         let mut outs: Vec<Buffer> = Vec::with_capacity(self.plan.outs.len());
         for (k, &storage) in self.plan.outs.iter().enumerate() {
             let at = storage as usize;
@@ -431,6 +435,16 @@ impl Plan for CudaPlan {
             earlier.note(clock);
         }
         Ok(outs)
+    }
+
+    fn run_gang(
+        &self,
+        inputs: &mut Vec<Buffer>,
+        slots: &[Slot],
+        group: &dyn Group,
+        _clock: Option<&StepClock>,
+    ) -> Result<Vec<Buffer>, PlanError> {
+        self.0.run_gang(inputs, slots, group)
     }
 
     fn profile(&self, inputs: &mut Vec<Buffer>, slots: &[Slot]) -> Result<Vec<(String, f64)>, PlanError> {

@@ -105,11 +105,11 @@ fn is_integer(work: &Work) -> bool {
         Work::Scan { x, .. } => !x.dtype.is_float(),
         Work::Random { dtype, .. } => !dtype.is_float(),
         Work::Matmul(mm) => !mm.a.dtype.is_float(),
+        Work::Collective(c) => c.xs.iter().any(|x| !x.dtype.is_float()),
         Work::CheckIndex { .. }
         | Work::CheckNonzero { .. }
         | Work::Attention(_)
         | Work::AttentionGrad(_)
-        | Work::Collective(_)
         | Work::Softmax { .. } => false,
     }
 }

@@ -183,6 +183,11 @@ impl Landed {
         Landed { event, buffer: Some(buffer), pinned }
     }
 
+    /// True if the bytes are there.
+    pub fn passed(&self) -> Result<bool> {
+        self.event.passed()
+    }
+
     /// Waits for the first `bytes` bytes and gives them to `f`.
     pub fn wait<T>(mut self, bytes: usize, f: impl FnOnce(&[u8]) -> T) -> Result<T> {
         self.pinned.device.enter()?;

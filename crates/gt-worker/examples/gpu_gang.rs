@@ -1,0 +1,362 @@
+//! Gangs on a GPU: every collective and type by NCCL against what it means, with one rank, and with two ranks that are two
+//! processes on one GPU; a plan that comes back as a graph; and a rank that dies.
+//!
+//! `cargo run --release -p gt-worker --example gpu_gang`. One line for each part; the status says whether all is well.
+
+#[path = "../tests/common/exchanges.rs"]
+mod exchanges;
+
+use exchanges::cases;
+use gt_ir::collective::eval_parts;
+use gt_ir::host::close_by_dtype;
+use gt_ir::sample::Rng;
+use gt_ir::{Arg, Collective, DType, Error, Exchange, HostTensor, Input, Instr, Op, ReduceKind, Structure};
+use gt_ir::{Slot, text};
+use gt_worker::backend::{Backend, Buffer, Effort, HostBytes, Plan, PlanError};
+use gt_worker::backends::cuda::{CudaBackend, gangs_run};
+use gt_worker::gang::meeting::Seat;
+use gt_worker::gang::ties::Ties;
+use gt_worker::gang::{Communicator, Group, Take, Want};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().collect();
+    let done = match args.get(1).map(String::as_str) {
+        Some("rank") => child(&args[2], &args[3], args[4].parse().expect("a port")),
+        _ => parent(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("FAILED {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn parent() -> Result<(), String> {
+    one_rank()?;
+    again_and_again()?;
+    let both = two("all", Duration::from_secs(240))?;
+    if both != [Some(0), Some(0)] {
+        return Err(format!("two ranks ended with {both:?}"));
+    }
+    let both = two("dies", Duration::from_secs(120))?;
+    if both != [Some(0), Some(9)] {
+        return Err(format!("with one that dies, two ranks ended with {both:?}"));
+    }
+    println!("all is well");
+    Ok(())
+}
+
+/// Starts two ranks on one GPU and gives what they ended with.
+fn two(what: &str, most: Duration) -> Result<[Option<i32>; 2], String> {
+    let port =
+        TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).map_err(|e| e.to_string())?.port();
+    let start = |rank: usize| -> Result<Child, String> {
+        let mut command = Command::new(std::env::current_exe().map_err(|e| e.to_string())?);
+        command.args(["rank", what, &rank.to_string(), &port.to_string()]);
+        // NCCL takes them for two hosts: it refuses two ranks on one GPU otherwise.
+        command.env("NCCL_HOSTID", format!("gang-{rank}")).spawn().map_err(|e| e.to_string())
+    };
+    let mut children = [start(0)?, start(1)?];
+    let begin = Instant::now();
+    let mut ended = [None, None];
+    while ended.contains(&None) {
+        for (child, ended) in children.iter_mut().zip(&mut ended) {
+            if let (None, Ok(Some(status))) = (&ended, child.try_wait()) {
+                *ended = Some(status.code());
+            }
+        }
+        if begin.elapsed() > most {
+            children.iter_mut().for_each(|child| drop(child.kill()));
+            return Err(format!("{what}: two ranks did not end within {} s", most.as_secs()));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(ended.map(|code| code.flatten()))
+}
+
+/// One of two ranks. The arguments change places: `rank WHAT RANK PORT`.
+fn child(what: &str, rank: &str, port: u16) -> Result<(), String> {
+    let rank: usize = rank.parse().map_err(|_| "rank".to_string())?;
+    let backend = CudaBackend::open(0).map_err(|e| e.to_string())?;
+    let pair = Pair::connect(rank, port)?;
+    match what {
+        "all" => all(&backend, rank, 2, &|| &pair),
+        _ => dies(&backend, rank, &pair),
+    }
+}
+
+/// The other rank, by a socket.
+struct Pair {
+    rank: usize,
+    stream: TcpStream,
+    ties: Ties,
+}
+
+impl Pair {
+    fn connect(rank: usize, port: u16) -> Result<Pair, String> {
+        let wrong = |e: std::io::Error| format!("rank {rank}: {e}");
+        let address = ("127.0.0.1", port);
+        let stream = match rank {
+            0 => TcpListener::bind(address).and_then(|l| l.accept()).map_err(wrong)?.0,
+            _ => {
+                let start = Instant::now();
+                loop {
+                    match TcpStream::connect(address) {
+                        Ok(stream) => break stream,
+                        Err(_) if start.elapsed() < Duration::from_secs(30) => {
+                            std::thread::sleep(Duration::from_millis(20));
+                        }
+                        Err(e) => return Err(wrong(e)),
+                    }
+                }
+            }
+        };
+        stream.set_nodelay(true).map_err(wrong)?;
+        Ok(Pair { rank, stream, ties: Ties::default() })
+    }
+}
+
+fn gone(error: impl std::fmt::Display) -> PlanError {
+    PlanError { instr: None, error: Error::Connection(format!("the other rank is gone: {error}")) }
+}
+
+impl Communicator for Pair {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        2
+    }
+
+    fn share(&self, mine: &[&[u8]], want: Want, take: Take) -> Result<(), PlanError> {
+        let (me, other) = (self.rank, 1 - self.rank);
+        let mut stream = &self.stream;
+        let send: Vec<u8> = (0..mine.len()).flat_map(|k| &mine[k][want(k, me, other)]).copied().collect();
+        let mut got = vec![0; (0..mine.len()).map(|k| want(k, other, me).len()).sum::<usize>() + 1];
+        std::thread::scope(|s| {
+            let sending = s
+                .spawn(move || (&self.stream).write_all(&send).and_then(|()| (&self.stream).write_all(&[7])));
+            let read = stream.read_exact(&mut got);
+            sending.join().expect("a thread that writes").and(read)
+        })
+        .map_err(gone)?;
+        let mut rest = &got[..];
+        let mut theirs = Vec::new();
+        for k in 0..mine.len() {
+            let (part, after) = rest.split_at(want(k, other, me).len());
+            theirs.push(part);
+            rest = after;
+        }
+        let own: Vec<&[u8]> = (0..mine.len()).map(|k| &mine[k][want(k, me, me)]).collect();
+        let mut shown = vec![own, theirs];
+        if me == 1 {
+            shown.swap(0, 1);
+        }
+        take(&shown);
+        Ok(())
+    }
+}
+
+impl Group for Pair {
+    fn axis(&self, _: u8) -> Result<&dyn Communicator, PlanError> {
+        Ok(self)
+    }
+
+    fn agree(&self) -> Result<(), PlanError> {
+        self.share(&[], &|_, _, _| 0..0, &mut |_| {})
+    }
+
+    fn all(&self) -> Option<&dyn Communicator> {
+        Some(self)
+    }
+
+    fn failed(&self) -> Option<PlanError> {
+        let mut byte = [0];
+        self.stream.set_nonblocking(true).ok()?;
+        let looked = self.stream.peek(&mut byte);
+        self.stream.set_nonblocking(false).ok()?;
+        match looked {
+            Ok(0) => Some(gone("it closed its end")),
+            Err(e) if e.kind() != std::io::ErrorKind::WouldBlock => Some(gone(e)),
+            _ => None,
+        }
+    }
+
+    fn ties(&self) -> Option<&Ties> {
+        Some(&self.ties)
+    }
+}
+
+fn upload(backend: &CudaBackend, xs: &[HostTensor]) -> Result<Vec<Buffer>, String> {
+    let one = |x: &HostTensor| backend.upload(&x.ty, HostBytes::Owned(Arc::new(x.data.clone())));
+    xs.iter().map(one).collect::<Result<_, _>>().map_err(|e| e.to_string())
+}
+
+/// A rank's program: one collective of all its inputs.
+fn program(what: &Exchange, xs: &[HostTensor]) -> Arc<Structure> {
+    let inputs: Vec<Input> = xs.iter().map(|x| Input { ty: x.ty.clone(), dies: false }).collect();
+    let op = Op::Collective(Collective { number: 0, axis: 0, what: what.clone() });
+    let args = (0..xs.len() as u32).map(Arg::Value).collect();
+    let outs = (xs.len() as u32..2 * xs.len() as u32).collect();
+    Arc::new(Structure { inputs, instrs: vec![Instr { op, args }], outs, ..Structure::default() })
+}
+
+fn make(backend: &CudaBackend, structure: &Arc<Structure>, effort: Effort) -> Result<Arc<dyn Plan>, String> {
+    let types = structure.check().map_err(|e| e.to_string())?;
+    backend.compile(structure, &types, effort).map_err(|e| e.to_string())
+}
+
+/// Every collective and type on `n` ranks, of which this is one.
+fn all<'a>(
+    backend: &CudaBackend,
+    rank: usize,
+    n: usize,
+    group: &dyn Fn() -> &'a dyn Group,
+) -> Result<(), String> {
+    let mut rng = Rng::new(11);
+    let (start, mut count) = (Instant::now(), 0);
+    for dtype in DType::ALL {
+        for (whats, parts) in cases(&mut rng, n, dtype) {
+            let (what, xs) = (&whats[rank], &parts[rank]);
+            let expected = eval_parts(&whats[0], &parts).map_err(|e| e.to_string())?;
+            let structure = program(what, xs);
+            let plan = make(backend, &structure, Effort::Quick)?;
+            let outs = plan.run_gang(&mut upload(backend, xs)?, &[], group(), None);
+            let outs = outs.map_err(|e| format!("{what:?} {dtype}: {}", e.error))?;
+            for (out, expected) in outs.iter().zip(&expected[rank]) {
+                let data = backend.download(out).map_err(|e| e.to_string())?.to_vec();
+                let got = HostTensor { ty: expected.ty.clone(), data };
+                close_by_dtype(&got, expected).map_err(|e| format!("{what:?} rank {rank} {dtype}: {e}"))?;
+            }
+            count += 1;
+        }
+    }
+    let (nccl, host) = gangs_run();
+    let took = start.elapsed().as_secs_f64();
+    println!(
+        "rank {rank} of {n}: {count} collectives right in {took:.1} s, {nccl} gangs by NCCL, {host} by the host"
+    );
+    if nccl == 0 { Err("NCCL was not used".into()) } else { Ok(()) }
+}
+
+/// A seat in a gang of one.
+struct Alone {
+    seat: Seat,
+}
+
+fn alone(ties: &Arc<Ties>) -> Alone {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let name = (1, NEXT.fetch_add(1, Ordering::Relaxed));
+    Alone { seat: Seat::take(name, 1, &[1], 0).tied(ties.clone()) }
+}
+
+fn one_rank() -> Result<(), String> {
+    let backend = CudaBackend::open(0).map_err(|e| e.to_string())?;
+    let ties = Arc::new(Ties::default());
+    let seat = alone(&ties);
+    all(&backend, 0, 1, &|| &seat.seat)
+}
+
+/// A step of training whose gradient is summed, as often as it takes to become a graph: every run is right.
+fn again_and_again() -> Result<(), String> {
+    let backend = CudaBackend::open(0).map_err(|e| e.to_string())?;
+    let ties = Arc::new(Ties::default());
+    let program = "
+        in TENSOR[0] f32[64, 64] dies
+        in TENSOR[1] f32[16, 64]
+        slot $0
+        TENSOR[2] := MATMUL{ta=false,tb=false} TENSOR[1] TENSOR[0]
+        TENSOR[3] := TANH TENSOR[2]
+        TENSOR[4] := MATMUL{ta=true,tb=false} TENSOR[1] TENSOR[3]
+        TENSOR[5] := CAST{dtype=bf16} TENSOR[4]
+        TENSOR[6] := ALLREDUCE{number=0,axis=0,kind=sum} TENSOR[5]
+        TENSOR[7] := ALLREDUCE{number=1,axis=0,kind=sum} TENSOR[4]
+        TENSOR[8] := MUL TENSOR[7] $0
+        TENSOR[9] := SUB TENSOR[0] TENSOR[8]
+        out TENSOR[9]
+        out TENSOR[3]
+        out TENSOR[6]";
+    let structure = Arc::new(text::parse_structure(program).map_err(|e| e.to_string())?);
+    let alone_text = program
+        .replace("ALLREDUCE{number=0,axis=0,kind=sum}", "MUL")
+        .replace("ALLREDUCE{number=1,axis=0,kind=sum}", "MUL");
+    let alone_text = alone_text
+        .replace("MUL TENSOR[5]", "MUL TENSOR[5] 1.0")
+        .replace("MUL TENSOR[4]\n", "MUL TENSOR[4] 1.0\n");
+    let plain = Arc::new(text::parse_structure(&alone_text).map_err(|e| e.to_string())?);
+    let (plan, judge) = (make(&backend, &structure, Effort::Full)?, make(&backend, &plain, Effort::Full)?);
+    let mut rng = Rng::new(3);
+    let draw = |rng: &mut Rng, shape: [usize; 2]| {
+        gt_ir::sample::draw(rng, &gt_ir::Ty::new(DType::F32, shape), (-1.0, 1.0))
+    };
+    let weight = draw(&mut rng, [64, 64]);
+    let mut both = [upload(&backend, &[weight.clone()])?.remove(0), upload(&backend, &[weight])?.remove(0)];
+    let (mut held, mut took) = (Vec::new(), Vec::new());
+    for step in 0..20 {
+        let batch = draw(&mut rng, [16, 64]);
+        let rate = [Slot::Num(gt_ir::Scalar::Float(0.01 * step as f64))];
+        let [gang, lone] = both;
+        let mut inputs = vec![gang, upload(&backend, &[batch.clone()])?.remove(0)];
+        let begin = Instant::now();
+        let outs =
+            plan.run_gang(&mut inputs, &rate, &alone(&ties).seat, None).map_err(|e| e.error.to_string())?;
+        took.push(begin.elapsed());
+        drop(inputs);
+        let mut inputs = vec![lone, upload(&backend, &[batch])?.remove(0)];
+        let expected = judge.run(&mut inputs, &rate).map_err(|e| e.error.to_string())?;
+        drop(inputs);
+        for (i, (a, b)) in outs.iter().zip(&expected).enumerate() {
+            let down = |x: &Buffer| backend.download(x).map_err(|e| e.to_string());
+            if down(a)? != down(b)? {
+                return Err(format!(
+                    "step {step}: result {i} of a gang of one is not that of the program alone"
+                ));
+            }
+        }
+        both = [outs[0].clone(), expected[0].clone()];
+        held.push((outs[1].clone(), outs[2].clone()));
+        drop((outs, expected));
+    }
+    println!("a step of a gang of one, 20 times: first {:?}, last {:?}", took[0], took[19]);
+    Ok(())
+}
+
+/// Rank 1 dies between two collectives; rank 0 gets an error in seconds and goes on.
+fn dies(backend: &CudaBackend, rank: usize, pair: &Pair) -> Result<(), String> {
+    let what = Exchange::AllReduce { kind: ReduceKind::Sum };
+    let xs = [HostTensor::from_f64s(DType::F32, [1000], &vec![1.0; 1000])];
+    let plan = make(backend, &program(&what, &xs), Effort::Quick)?;
+    for _ in 0..5 {
+        plan.run_gang(&mut upload(backend, &xs)?, &[], pair, None).map_err(|e| e.error.to_string())?;
+    }
+    if rank == 1 {
+        // As one that is killed: nothing is told to anybody.
+        std::thread::sleep(Duration::from_millis(300));
+        // SAFETY: ends the process at once.
+        unsafe { libc::_exit(9) };
+    }
+    let begin = Instant::now();
+    let Err(failed) = plan.run_gang(&mut upload(backend, &xs)?, &[], pair, None) else {
+        return Err("a gang with a dead rank succeeded".into());
+    };
+    let took = begin.elapsed().as_secs_f64();
+    pair.ties.clear();
+    let ties = Arc::new(Ties::default());
+    let outs = plan.run_gang(&mut upload(backend, &xs)?, &[], &alone(&ties).seat, None);
+    let outs = outs.map_err(|e| format!("after the failure: {}", e.error))?;
+    let data = backend.download(&outs[0]).map_err(|e| e.to_string())?;
+    if *data != xs[0].data {
+        return Err("after the failure a gang of one gives something else".into());
+    }
+    println!("a rank died: the other had `{}` after {took:.2} s and went on", failed.error);
+    if took > 8.0 { Err("that took too long".into()) } else { Ok(()) }
+}

@@ -1,0 +1,192 @@
+// NCCL without GPUs, for tests: ranks are threads of one process and meet in host memory, when the calls are made. Whatever
+// ranks do not agree on is an error, and a rank that was cut off waits for nobody.
+#include <pthread.h>
+#include <stdio.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef int R;
+enum { OK = 0, INVALID = 4, CUT = 6 };
+enum { REDUCE, SCATTER, GATHER, BROADCAST, SEND, RECV, MOST = 4096, RANKS = 16 };
+
+extern R cuStreamSynchronize(void *s);
+
+typedef struct Call {
+    int what, dtype, op, peer;
+    char *from, *to;
+    size_t count;
+    void *stream;
+} Call;
+typedef struct Group {
+    char id[128];
+    int n, here, cut[RANKS];
+    uint64_t round;
+    Call *calls[RANKS];
+    int counts[RANKS], bad;
+    struct Group *next;
+} Group;
+typedef struct Comm {
+    Group *group;
+    int rank;
+} Comm;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static Group *groups;
+static uint64_t ids, inits, aborts, called;
+static __thread Call open_calls[MOST];
+static __thread int open_count, depth;
+static __thread Comm *open_comm;
+
+// What a test may ask: groups joined, ranks cut off, calls made.
+uint64_t fake_nccl_count(int what) {
+    uint64_t all[] = {inits, aborts, called};
+    return all[what];
+}
+
+R ncclGetVersion(int *v) { *v = 22803; return OK; }
+const char *ncclGetErrorString(R r) { return r == CUT ? "remote process exited or there was a network error" : "invalid argument"; }
+R ncclGetUniqueId(char *id) {
+    memset(id, 0, 128);
+    pthread_mutex_lock(&lock);
+    snprintf(id, 128, "fake %llu", (unsigned long long)++ids);
+    pthread_mutex_unlock(&lock);
+    return OK;
+}
+
+// Waits for all ranks; false for one that was cut off. Called with the lock.
+static int meet(Group *g, int rank) {
+    uint64_t round = g->round;
+    if (++g->here == g->n) {
+        g->here = 0;
+        g->round++;
+        pthread_cond_broadcast(&changed);
+        return 1;
+    }
+    while (g->round == round && !g->cut[rank]) pthread_cond_wait(&changed, &lock);
+    return g->round != round;
+}
+
+typedef struct { char of[128]; } Id;
+R ncclCommInitRank(Comm **out, int n, Id id, int rank) {
+    if (n > RANKS || rank >= n) return INVALID;
+    pthread_mutex_lock(&lock);
+    Group *g = groups;
+    while (g && memcmp(g->id, id.of, 128)) g = g->next;
+    if (!g) {
+        g = calloc(1, sizeof *g);
+        memcpy(g->id, id.of, 128);
+        g->n = n;
+        g->next = groups;
+        groups = g;
+    }
+    Comm *c = calloc(1, sizeof *c);
+    c->group = g;
+    c->rank = rank;
+    inits++;
+    int all = meet(g, rank);
+    pthread_mutex_unlock(&lock);
+    *out = c;
+    return all ? OK : CUT;
+}
+R ncclCommAbort(Comm *c) {
+    pthread_mutex_lock(&lock);
+    c->group->cut[c->rank] = 1;
+    aborts++;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    return OK;
+}
+R ncclCommGetAsyncError(Comm *c, R *r) { *r = OK; return OK; }
+
+static size_t size_of(int dtype) { return (size_t[]){1, 1, 4, 4, 8, 8, 2, 4, 8, 2}[dtype]; }
+#define JOIN(T)                                                                                                     \
+    for (size_t i = 0; i < n; i++) {                                                                                \
+        T a = ((T *)to)[i], b = ((T *)x)[i];                                                                        \
+        ((T *)to)[i] = op == 0 ? a + b : op == 1 ? a * b : op == 2 ? (a > b ? a : b) : (a < b ? a : b);             \
+    }
+static void join(char *to, const char *x, size_t n, int dtype, int op) {
+    switch (dtype) {
+    case 0: JOIN(int8_t) break;
+    case 1: JOIN(uint8_t) break;
+    case 2: JOIN(int32_t) break;
+    case 4: JOIN(int64_t) break;
+    case 7: JOIN(float) break;
+    case 8: JOIN(double) break;
+    default: abort();
+    }
+}
+
+// The k-th piece that `from` sends to `to`.
+static Call *sent(Group *g, int from, int to, int k) {
+    for (int i = 0; i < g->counts[from]; i++) {
+        Call *c = &g->calls[from][i];
+        if (c->what == SEND && c->peer == to && k-- == 0) return c;
+    }
+    return 0;
+}
+
+// What rank `me` gets of its call i, in new memory.
+static char *got(Group *g, int me, int i, int *received, size_t *bytes) {
+    Call *c = &g->calls[me][i];
+    size_t each = size_of(c->dtype);
+    if (c->what == SEND) return 0;
+    if (c->what == RECV) {
+        Call *s = sent(g, c->peer, me, received[c->peer]++);
+        if (!s || s->count != c->count || s->dtype != c->dtype) { g->bad = 1; return 0; }
+        *bytes = c->count * each;
+        return memcpy(malloc(*bytes + 1), s->from, *bytes);
+    }
+    for (int r = 0; r < g->n; r++) {
+        Call *o = i < g->counts[r] ? &g->calls[r][i] : 0;
+        if (!o || o->what != c->what || o->count != c->count || o->dtype != c->dtype || o->op != c->op || o->peer != c->peer) {
+            g->bad = 1;
+            return 0;
+        }
+    }
+    *bytes = c->count * each * (c->what == GATHER ? g->n : 1);
+    char *out = malloc(*bytes + 1);
+    for (int r = 0; r < g->n; r++) {
+        char *from = g->calls[r][i].from;
+        if (c->what == BROADCAST && r == c->peer) memcpy(out, from, *bytes);
+        if (c->what == GATHER) memcpy(out + r * c->count * each, from, c->count * each);
+        if (c->what != REDUCE && c->what != SCATTER) continue;
+        if (c->what == SCATTER) from += me * c->count * each;
+        if (r == 0) memcpy(out, from, *bytes); else join(out, from, c->count, c->dtype, c->op);
+    }
+    return out;
+}
+
+static R run(Comm *c) {
+    Group *g = c->group;
+    for (int i = 0; i < open_count; i++) cuStreamSynchronize(open_calls[i].stream);
+    pthread_mutex_lock(&lock);
+    called += open_count;
+    g->calls[c->rank] = open_calls;
+    g->counts[c->rank] = open_count;
+    int ok = !g->cut[c->rank] && meet(g, c->rank);
+    char *outs[MOST];
+    size_t bytes[MOST];
+    int received[RANKS] = {0};
+    if (ok) for (int i = 0; i < open_count; i++) outs[i] = got(g, c->rank, i, received, &bytes[i]);
+    ok = ok && meet(g, c->rank);
+    R result = !ok ? CUT : g->bad ? INVALID : OK;
+    pthread_mutex_unlock(&lock);
+    if (ok) for (int i = 0; i < open_count; i++) if (outs[i]) memcpy(open_calls[i].to, outs[i], bytes[i]);
+    return result;
+}
+R ncclGroupStart(void) { if (!depth++) { open_count = 0; open_comm = 0; } return OK; }
+R ncclGroupEnd(void) { return --depth == 0 && open_comm ? run(open_comm) : OK; }
+static R add(Comm *c, Call call) {
+    if (!depth || open_count == MOST || (open_comm && open_comm != c)) return INVALID;
+    open_comm = c;
+    open_calls[open_count++] = call;
+    return OK;
+}
+R ncclAllReduce(char *f, char *t, size_t n, int d, int op, Comm *c, void *s) { return add(c, (Call){REDUCE, d, op, 0, f, t, n, s}); }
+R ncclReduceScatter(char *f, char *t, size_t n, int d, int op, Comm *c, void *s) { return add(c, (Call){SCATTER, d, op, 0, f, t, n, s}); }
+R ncclAllGather(char *f, char *t, size_t n, int d, Comm *c, void *s) { return add(c, (Call){GATHER, d, 0, 0, f, t, n, s}); }
+R ncclBroadcast(char *f, char *t, size_t n, int d, int root, Comm *c, void *s) { return add(c, (Call){BROADCAST, d, 0, root, f, t, n, s}); }
+R ncclSend(char *f, size_t n, int d, int peer, Comm *c, void *s) { return add(c, (Call){SEND, d, 0, peer, f, 0, n, s}); }
+R ncclRecv(char *t, size_t n, int d, int peer, Comm *c, void *s) { return add(c, (Call){RECV, d, 0, peer, 0, t, n, s}); }
