@@ -7,6 +7,7 @@ mod data;
 mod device;
 mod dtype;
 mod errors;
+mod frames;
 mod functions;
 mod nn;
 mod precision;
@@ -79,7 +80,7 @@ mod _gt {
         gt_client::current::install(crate::session::start_default);
         gt_client::wait::install(crate::wait::wait);
         let home = py.import("gt")?.getattr("__path__")?.get_item(0)?.to_string();
-        crate::source::install(home);
+        crate::source::install(py, home);
         Ok(())
     }
 }
