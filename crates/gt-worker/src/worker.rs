@@ -176,6 +176,11 @@ impl Worker {
         }
     }
 
+    /// So many workers of this process share its memory.
+    pub fn share_memory(&self, among: usize) {
+        self.core.config.backend.share_memory(among);
+    }
+
     /// Takes a command. Never waits for work.
     pub fn handle(&self, command: WorkerCmd) {
         self.core.handle(command);
