@@ -129,6 +129,7 @@ impl Session {
             }
             ClientMsg::Sync { seq } => {
                 self.sync = self.sync.max(Some(seq));
+                self.hurry(seq, cx);
                 Ok(())
             }
             // These are the machine's.
@@ -140,6 +141,15 @@ impl Session {
             | ClientMsg::Lines { .. }
             | ClientMsg::Bye => Ok(()),
             ClientMsg::Signals { specs } => self.add_signals(specs),
+        }
+    }
+
+    /// Someone waits for programs: their workers are not to keep the word that they have finished for the next answer.
+    fn hurry(&mut self, seq: u64, cx: &mut Cx) {
+        let workers: BTreeSet<WorkerId> =
+            self.pending.range(..=seq).flat_map(|(_, p)| p.workers.iter().copied()).collect();
+        for worker in workers {
+            self.send_part(worker, Batch::default(), cx);
         }
     }
 

@@ -97,6 +97,8 @@ fn look(limit: impl Fn() -> Duration, f: impl Fn() -> bool) -> bool {
         if start.elapsed() > limit() {
             return false;
         }
+        // Whoever has something to do gets the core, such as a client that records its next step.
+        std::thread::yield_now();
     }
 }
 
