@@ -103,3 +103,8 @@ impl Task for Copy<'_> {
         self.to.copy_from_slice(self.from);
     }
 }
+
+/// Copies bytes with all hands.
+pub fn copy(hands: &dyn Hands, from: &[u8], to: &mut [u8]) {
+    work(hands, std::iter::once(Copy { from, to }));
+}
