@@ -215,6 +215,13 @@ impl Schedule<'_> {
         storage
     }
 
+    /// Memory of its own for a node, as a dense tensor.
+    pub fn made_tensor(&mut self, node: u32) -> Tensor {
+        let ty = &self.graph.nodes[node as usize].ty;
+        let (dtype, shape) = (ty.dtype, ty.shape.clone());
+        Tensor { storage: self.made(node), dtype, map: Map::dense(&shape), shape }
+    }
+
     pub fn met(&mut self, args: &[Use]) {
         for arg in args {
             if let Use::Val(r) = arg {

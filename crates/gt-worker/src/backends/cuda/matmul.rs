@@ -31,9 +31,12 @@ pub struct Blas {
     thread: Option<JoinHandle<()>>,
 }
 
+/// The library's handle, and what was measured before this process.
+type Loaded = (Arc<Handle>, Arc<Pins>);
+
 /// What the loading thread and the others share.
 struct Shared {
-    handle: Mutex<Option<Result<(Arc<Handle>, Arc<Pins>)>>>,
+    handle: Mutex<Option<Result<Loaded>>>,
     loaded: Condvar,
     /// The algorithm of each form seen, `None` where the library has none.
     found: Mutex<HashMap<Key, Option<Found>>>,
@@ -232,7 +235,7 @@ impl fmt::Display for Key {
 
 impl Shared {
     /// The handle, which is waited for, and what was measured before this process.
-    fn handle(&self) -> Result<(Arc<Handle>, Arc<Pins>)> {
+    fn handle(&self) -> Result<Loaded> {
         let mut handle = self.handle.lock();
         loop {
             match &*handle {
