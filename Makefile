@@ -10,6 +10,8 @@ BUDGET ?= 20
 LAWS ?= 180
 # How long the simulator goes through seeds, in seconds.
 SIM ?= 60
+# Over how many workers `test-sharded` splits everything; 1, 3 and 8 have passed too.
+WORKERS ?= 4
 # Where cargo builds.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 # How many random programs `check-kernels` takes kernels from, and for how long it compiles (0: all of them); `check` takes a
@@ -42,8 +44,8 @@ test-unix: develop ## the same suite over a unix socket with one worker
 test-tcp: develop ## the same suite over TCP with four workers
 	GT_TEST_TRANSPORT=tcp4 $(BIN)/python -m pytest tests -m "not local_only"
 
-test-sharded: develop ## the same suite with everything split over four workers inside the process
-	GT_AUTO_SHARD=1 GT_SHARD_MIN=0 GT_WORKERS=4 $(BIN)/python -m pytest tests -m "not local_only"
+test-sharded: develop ## the same suite with everything split over WORKERS (4) workers inside the process
+	GT_AUTO_SHARD=1 GT_SHARD_MIN=0 GT_WORKERS=$(WORKERS) $(BIN)/python -m pytest tests -m "not local_only"
 
 soak: develop ## long mode of random programs and simulation (set BUDGET and SIM)
 	$(MAKE) test-rust BUDGET=600 SIM=600

@@ -268,11 +268,8 @@ def running(chosen, port):
         for i, device in enumerate(chosen):
             line = [sys.executable, "-m", "gt.worker", "--host", "localhost", "-p", port, "--name", f"w{i}"]
             if device.cores:
-                line += ["--threads", str(len(device.cores))]
-            process = subprocess.Popen(line, stdout=subprocess.DEVNULL, env={**os.environ, **device.env})
-            if device.cores:
-                os.sched_setaffinity(process.pid, device.cores)
-            processes.append(process)
+                line += ["--cores", ",".join(map(str, device.cores))]
+            processes.append(subprocess.Popen(line, stdout=subprocess.DEVNULL, env={**os.environ, **device.env}))
         wait = [sys.executable, "-m", "gt", "wait", "--host", "localhost", "-p", port]
         wait += ["--workers", str(len(chosen)), "--timeout", "120"]
         if subprocess.run(wait, stdout=subprocess.DEVNULL).returncode:

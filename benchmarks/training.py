@@ -270,6 +270,7 @@ WORK = dict(
 def child(name, side, keep_memory=True, script=__file__, **env):
     """Runs one workload on one side in a process of its own; gives what it found."""
     env = {"OMP_NUM_THREADS": str(THREADS), "MKL_NUM_THREADS": str(THREADS), **os.environ, **env}
+    env["BENCHMARK_SIDE"] = side
     if side == "torch" and keep_memory:
         env.update(KEEP_MEMORY)
     start = time.time()

@@ -234,7 +234,7 @@ def peak_memory(process):
 def start_apart(start_system, tmp_path):
     if subprocess.run(["unshare", "-n", "true"], capture_output=True).returncode:
         pytest.skip("network namespaces are not allowed here")
-    return lambda: start_system(workers=1, unix=str(tmp_path / "gt.sock"))
+    return lambda workers=1: start_system(workers=workers, unix=str(tmp_path / "gt.sock"))
 
 
 def test_a_client_without_a_direct_road_is_relayed(start_apart):
@@ -257,6 +257,28 @@ print((gt.ones(2) + 1).tolist())
     output, errors = client.communicate(timeout=60)
     assert client.returncode == 0 and output == "[2.0, 2.0]\n", errors
     assert system.processes[1].poll() is None
+
+
+def test_split_values_are_relayed_piece_by_piece(start_apart):
+    system = start_apart(workers=3)
+    client = relayed(
+        system,
+        """
+import time
+while len(gt.workers()) < 3:
+    time.sleep(0.02)
+gt.register_config("rows", gt.SignalConfig(shard=gt.ShardConfig(axis=0, workers=[0, 1, 2])))
+a = np.arange(3_000_000, dtype="f4").reshape(1000, 3000)
+with gt.signal.context("rows"):
+    x = gt.from_numpy(a) * 2
+    y = x + 1
+np.testing.assert_array_equal(y.numpy(), a * 2 + 1)
+np.testing.assert_array_equal(x[:7, :5].numpy(), a[:7, :5] * 2)
+print("whole")
+""",
+    )
+    output, errors = client.communicate(timeout=60)
+    assert client.returncode == 0 and output == "whole\n", errors
 
 
 def test_large_arrays_are_relayed_within_bounds(start_apart):

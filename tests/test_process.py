@@ -13,7 +13,13 @@ from helpers import check
 
 import gt
 
-WORK = "x = gt.randn(1500, 1500)\nfor _ in range(400):\n    x = (x @ x) * 1e-4\n"
+# Seconds of work, also on a GPU.
+WORK = """
+n, times = (16384, 100) if gt.cuda.is_available() else (1500, 400)
+x = gt.randn(n, n)
+for _ in range(times):
+    x = (x @ x) * 1e-4
+"""
 
 
 def interrupted(tmp_path, script):
@@ -81,17 +87,19 @@ assert views.tolist() == [0] * 4
     )
 
 
-# A child of a process in which several workers run side by side may find locks held by threads it does not have.
-ONE_WORKER = {"GT_AUTO_SHARD": "0", "GT_WORKERS": "1"}
+# The parent's workers sleep when it forks; locks of the child must not meet theirs.
+FORKS = [{}, {"GT_AUTO_SHARD": "1", "GT_SHARD_MIN": "0", "GT_WORKERS": "4"}]
 
 
-def test_fork_starts_clean(run_python):
+@pytest.mark.parametrize("env", FORKS, ids=["one", "several"])
+def test_fork_starts_clean(run_python, env):
     run_python(
         """
-import gt, os
+import gt, os, time
 x = gt.ones(3)
 assert x.sum().item() == 3
 cuda = gt.cuda.is_available()
+time.sleep(0.005)
 pid = os.fork()
 if pid == 0:
     code = 1
@@ -111,14 +119,15 @@ assert status == 0, status
 assert (x + 1).tolist() == [2, 2, 2]
 """,
         timeout=30,
-        env=ONE_WORKER,
+        env=env,
     )
 
 
-def test_multiprocessing_fork(run_python):
+@pytest.mark.parametrize("env", FORKS, ids=["one", "several"])
+def test_multiprocessing_fork(run_python, env):
     run_python(
         """
-import gt, multiprocessing as mp, os
+import gt, multiprocessing as mp, os, time
 
 def work(i):
     if cuda:  # it stays with the process that started it
@@ -127,12 +136,13 @@ def work(i):
 
 assert gt.ones(1).item() == 1
 cuda = gt.cuda.is_available()
+time.sleep(0.005)
 with mp.get_context("fork").Pool(2) as pool:
     assert pool.map(work, range(4)) == [[0, 0], [2, 2], [4, 4], [6, 6]]
 assert gt.ones(1).item() == 1
 """,
         timeout=60,
-        env=ONE_WORKER,
+        env=env,
     )
 
 
@@ -230,8 +240,8 @@ def test_waiting_releases_the_gil():
 
 def test_import_is_light(run_python):
     run_python(
-        "import sys\nimport gt\n"
-        "heavy = {'numpy', 'typing', 'dataclasses', 'inspect', 'asyncio', 'torch'} & set(sys.modules)\n"
+        "import sys\nbefore = set(sys.modules)\nimport gt\n"
+        "heavy = {'numpy', 'typing', 'dataclasses', 'inspect', 'asyncio', 'torch'} & (set(sys.modules) - before)\n"
         "assert not heavy - {'typing'}, heavy\n"
     )
 

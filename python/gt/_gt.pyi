@@ -1072,23 +1072,6 @@ class Tensor:
     def xlogy_(self, *args, **kwargs) -> Any: ...
 
 @final
-class _AdamState:
-    """
-    What Adam keeps for one parameter.
-    """
-    def __new__(
-        cls, /, step: SupportsIndex, exp_avg: Tensor, exp_avg_sq: Tensor, max_exp_avg_sq: Tensor | None = None
-    ) -> _AdamState: ...
-    @property
-    def exp_avg(self, /) -> Tensor: ...
-    @property
-    def exp_avg_sq(self, /) -> Tensor: ...
-    @property
-    def max_exp_avg_sq(self, /) -> Tensor | None: ...
-    @property
-    def step(self, /) -> builtins.int: ...
-
-@final
 class _InferenceGuard:
     """
     Inference mode until closed.
@@ -1142,7 +1125,7 @@ class dtype:
 
 def _adam_step(
     params: list,
-    states: list,
+    state: dict,
     lr: SupportsFloat | SupportsIndex,
     betas: builtins.tuple[SupportsFloat | SupportsIndex, SupportsFloat | SupportsIndex],
     eps: SupportsFloat | SupportsIndex,
@@ -1152,7 +1135,7 @@ def _adam_step(
     maximize: builtins.bool,
 ) -> None:
     """
-    One step of Adam or AdamW for all parameters. `states` is filled on the first step.
+    One step of Adam or AdamW for all parameters. `state` is filled on the first step.
     """
 
 def _custom_node(
@@ -1212,7 +1195,7 @@ def _set_host_only() -> None:
 
 def _sgd_step(
     params: list,
-    buffers: list,
+    state: dict,
     lr: SupportsFloat | SupportsIndex,
     momentum: SupportsFloat | SupportsIndex,
     dampening: SupportsFloat | SupportsIndex,
@@ -1221,7 +1204,7 @@ def _sgd_step(
     maximize: builtins.bool,
 ) -> None:
     """
-    One step of SGD for all parameters. `buffers` holds the momentum of each, filled on the first step.
+    One step of SGD for all parameters. `state` holds the momentum of each, filled on the first step.
     """
 
 def _shrink() -> None:
@@ -1328,6 +1311,11 @@ def _stats() -> dict:
 def _tape() -> list[builtins.str]:
     """
     What this thread has recorded and not sent yet, line by line.
+    """
+
+def _zero_grad(params: list) -> None:
+    """
+    Forgets the gradients of parameters.
     """
 
 def arange(
@@ -1698,6 +1686,11 @@ def randperm(
     The integers below `n` in random order.
     """
 
+def relu(input: Tensor, inplace: builtins.bool = False) -> Tensor:
+    """
+    `max(input, 0)`.
+    """
+
 def result_type(
     tensor1: Tensor | SupportsFloat | SupportsIndex, tensor2: Tensor | SupportsFloat | SupportsIndex
 ) -> _dtype:
@@ -1750,6 +1743,11 @@ def set_printoptions(
 def set_rng_state(state: builtins.tuple[SupportsIndex, SupportsIndex]) -> None:
     """
     Puts back a state taken by `get_rng_state`.
+    """
+
+def silu(input: Tensor, inplace: builtins.bool = False) -> Tensor:
+    """
+    `input * sigmoid(input)`.
     """
 
 def smooth_l1_loss(

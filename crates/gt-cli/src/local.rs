@@ -61,6 +61,7 @@ impl Local {
             let worker = self.add_worker(workers.len(), n)?;
             workers.push(worker);
         }
+        workers.iter().for_each(|(_, worker)| worker.share_memory(n));
         Ok(())
     }
 
@@ -68,6 +69,8 @@ impl Local {
         let name = std::env::var("GT_BACKEND").unwrap_or_else(|_| "auto".into());
         let number = self.workers_started();
         let (backend, why) = backends::choose_share(&name, at, n)?;
+        // Said before the worker tells the dispatcher how much it has.
+        backend.share_memory(n);
         if gt_ir::env::on("GT_VERBOSE") || gt_ir::env::on("GT_DEBUG_WORKER") {
             eprintln!("gt: worker {number} is {} on {}", backend.name(), backend.device());
             why.iter().for_each(|why| eprintln!("gt: no GPU is used: {why}"));

@@ -28,6 +28,9 @@ pub struct Args {
     /// CPU threads to use; all cores unless given.
     #[arg(long)]
     threads: Option<u32>,
+    /// Cores to stay on, a thread for each, as in `0-3,8`: workers that share a host keep out of each other's way.
+    #[arg(long, conflicts_with = "threads")]
+    cores: Option<String>,
     /// A name for logs and monitors.
     #[arg(long)]
     name: Option<String>,
@@ -57,12 +60,31 @@ impl Args {
     }
 }
 
+/// The cores that a text like `0-3,8` names.
+fn cores(text: &str) -> Result<Vec<usize>> {
+    let wrong = || Error::Value(format!("--cores: expected numbers and ranges such as 0-3,8, got {text:?}"));
+    let mut cores = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| text.trim().parse::<usize>().map_err(|_| wrong());
+        let (first, last) = (number(first)?, number(last)?);
+        if last < first || last - first > 4096 {
+            return Err(wrong());
+        }
+        cores.extend(first..=last);
+    }
+    Ok(cores)
+}
+
 pub fn run(args: Args) -> Result<i32> {
     let stop = stop_on_signals()?;
     let addr = args.addr()?;
     let token = token::read(args.token_file.as_deref())?;
     let backend = args.backend.or_else(|| std::env::var("GT_BACKEND").ok()).unwrap_or_else(|| "auto".into());
-    let (backend, why) = backends::choose(&backend, args.threads, args.device)?;
+    let (backend, why) = match &args.cores {
+        Some(text) => backends::choose_on(&backend, &cores(text)?, args.device)?,
+        None => backends::choose(&backend, args.threads, args.device)?,
+    };
     let name = args.name.unwrap_or_else(|| format!("worker-{}", std::process::id()));
     println!("gt worker {name}: {} on {}, {} threads", backend.name(), backend.device(), backend.threads());
     if let Some(why) = why {
@@ -89,4 +111,18 @@ fn start_over() -> Error {
     let program = command.next().unwrap_or_else(|| "gt".into());
     let error = std::process::Command::new(program).args(command).exec();
     Error::Runtime(format!("worker: cannot start over: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_are_numbers_and_ranges() {
+        assert_eq!(cores("0-3,8").unwrap(), [0, 1, 2, 3, 8]);
+        assert_eq!(cores("5").unwrap(), [5]);
+        for wrong in ["", "a", "3-1", "1-", "0-999999"] {
+            assert!(cores(wrong).unwrap_err().to_string().contains("--cores"), "{wrong}");
+        }
+    }
 }

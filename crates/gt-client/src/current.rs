@@ -26,7 +26,7 @@ thread_local! {
 thread_local! {
     /// The session and stream this thread recorded to last. Taken out while in use, so that a signal handler that
     /// records in between finds nothing and goes the long way.
-    static LAST: Cell<Option<(Arc<Session>, Arc<Stream>)>> = const { Cell::new(None) };
+    static LAST: Cell<Option<Place>> = const { Cell::new(None) };
 }
 
 #[derive(Default)]
@@ -148,26 +148,41 @@ pub fn current_stream(session: &Arc<Session>) -> Arc<Stream> {
     })
 }
 
-/// Calls `f` with the session a value belongs to and this thread's stream in it.
-#[inline]
-pub(crate) fn with_stream_of<T>(
-    value: &Value,
-    f: impl FnOnce(&Arc<Session>, &Arc<Stream>) -> Result<T>,
-) -> Result<T> {
-    let pair = match LAST.take() {
-        Some(pair) if pair.0.number == value.stream.session_id && pair.0.generation == generation() => pair,
-        other => {
-            match other {
-                // Inherited through a fork: never touch the parent's locks, not even to drop.
-                Some(pair) if pair.0.generation != generation() => std::mem::forget(pair),
-                other => drop(other),
+/// Where an operation on a value is recorded: the session it belongs to, and this thread's stream in it.
+pub(crate) struct Place {
+    pub session: Arc<Session>,
+    pub stream: Arc<Stream>,
+}
+
+impl Place {
+    #[inline]
+    pub fn of(value: &Value) -> Result<Place> {
+        match LAST.take() {
+            Some(place)
+                if place.session.number == value.stream.session_id
+                    && place.session.generation == generation() =>
+            {
+                Ok(place)
             }
-            let session = value.session()?;
-            let stream = current_stream(&session);
-            (session, stream)
+            other => Place::find(value, other),
         }
-    };
-    let out = f(&pair.0, &pair.1);
-    LAST.set(Some(pair));
-    out
+    }
+
+    #[cold]
+    fn find(value: &Value, last: Option<Place>) -> Result<Place> {
+        match last {
+            // Inherited through a fork: never touch the parent's locks, not even to drop.
+            Some(place) if place.session.generation != generation() => std::mem::forget(place),
+            last => drop(last),
+        }
+        let session = value.session()?;
+        let stream = current_stream(&session);
+        Ok(Place { session, stream })
+    }
+
+    /// Keeps it for the next operation, which most often goes there too.
+    #[inline]
+    pub fn put_back(self) {
+        LAST.set(Some(self));
+    }
 }

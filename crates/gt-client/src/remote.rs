@@ -38,6 +38,8 @@ struct Road {
     uploads: Mutex<HashMap<TensorId, Shm>>,
     /// What passes through the server in pieces.
     relays: Mutex<Relays>,
+    /// Values of which pieces come through the server one after the other: the pieces, and which comes next.
+    halves: Mutex<HashMap<u64, (Vec<Piece>, usize)>>,
     /// Bytes of uploads that have not reached their worker yet.
     staged: AtomicUsize,
     /// Bytes of the download that is under way: come so far, and in all.
@@ -60,6 +62,7 @@ fn open(addr: Addr, token: Option<String>, on_msg: OnMsg) -> Result<(Arc<dyn Lin
         bulk: BulkClient::new(),
         uploads: Mutex::default(),
         relays: Mutex::default(),
+        halves: Mutex::default(),
         staged: AtomicUsize::new(0),
         come: AtomicUsize::new(0),
         most: AtomicUsize::new(0),
@@ -139,8 +142,13 @@ impl Road {
             SessionMsg::Update { completed, values, failures } => {
                 // A value that was to be relayed comes in a message after all, or not at all.
                 self.relays.lock().answered(&values);
+                let (pieces, values): (Vec<Value>, Vec<Value>) = {
+                    let halves = self.halves.lock();
+                    values.into_iter().partition(|value| halves.contains_key(&value.req))
+                };
                 let (bulk, ready): (Vec<Value>, Vec<Value>) = values.into_iter().partition(is_bulk);
                 (self.on_msg.lock())(SessionMsg::Update { completed, values: ready, failures });
+                pieces.into_iter().for_each(|value| self.come_by_relay(value));
                 for value in bulk {
                     let _ = downloads.send(Box::new(move |road| road.download(value)));
                 }
@@ -175,7 +183,7 @@ impl Road {
             self.unstage(bytes, Vec::new());
         }
         if let Some(value) = value {
-            self.give(value);
+            self.come_by_relay(value);
         }
     }
 
@@ -187,20 +195,53 @@ impl Road {
 
     /// Brings the pieces of a tensor from the workers that hold them.
     fn download_pieces(&self, req: u64, pieces: Vec<Piece>) {
-        let bring = |mut piece: Piece| {
+        let bring = |piece: &mut Piece| {
             if let Payload::Bulk { at, ticket } = &piece.payload {
                 let mut bytes = crate::hostmem::take(ticket.bytes as usize);
                 self.bulk.get(at, ticket, &mut bytes)?;
                 piece.payload = Payload::Inline(Arc::new(bytes));
             }
-            Ok(piece)
+            Ok::<(), gt_net::bulk::BulkError>(())
         };
-        let result = pieces.into_iter().map(bring).collect::<Result<Vec<_>, gt_net::bulk::BulkError>>();
-        let lost = |error: gt_net::bulk::BulkError| {
-            let error = format!("fetch: a piece of the tensor could not be read from its worker: {error}");
-            Failure { root: 0, instr: None, error: Error::Connection(error) }
+        let mut pieces = pieces;
+        for piece in &mut pieces {
+            // Where one has no direct road, the others hardly have: what is left comes through the server.
+            if bring(piece).is_err() {
+                break;
+            }
+        }
+        self.relay_pieces(req, pieces);
+    }
+
+    /// Gives a value whose pieces are all here, or asks the server for the first that is not.
+    fn relay_pieces(&self, req: u64, pieces: Vec<Piece>) {
+        let missing = pieces.iter().enumerate().find_map(|(at, piece)| match &piece.payload {
+            Payload::Bulk { ticket, .. } => Some((at, ticket)),
+            Payload::Inline(_) | Payload::Pieces(_) => None,
+        });
+        let Some((at, ticket)) = missing else {
+            return self.give(Value { req, result: Ok(Payload::Pieces(pieces)) });
         };
-        self.give(Value { req, result: result.map(Payload::Pieces).map_err(lost) });
+        let (tensor, room) = (TensorId(ticket.tensor), crate::hostmem::take(ticket.bytes as usize));
+        self.relays.lock().wait_down(req, room);
+        self.halves.lock().insert(req, (pieces, at));
+        let asked = self.send(&ClientMsg::FetchRelay { req, tensor, piece: Some(at as u32) });
+        if let Err(error) = asked {
+            self.halves.lock().remove(&req);
+            self.give(Value { req, result: Err(Failure { root: 0, instr: None, error }) });
+        }
+    }
+
+    /// A value has come through the server: all of it, or one of its pieces.
+    fn come_by_relay(&self, value: Value) {
+        let half = self.halves.lock().remove(&value.req);
+        match (half, value.result) {
+            (Some((mut pieces, at)), Ok(payload)) => {
+                pieces[at].payload = payload;
+                self.relay_pieces(value.req, pieces);
+            }
+            (_, result) => self.give(Value { req: value.req, result }),
+        }
     }
 
     fn download(&self, value: Value) {
@@ -219,8 +260,11 @@ impl Road {
             }
             Err(error) => {
                 self.relays.lock().wait_down(value.req, bytes);
-                let asked =
-                    self.send(&ClientMsg::FetchRelay { req: value.req, tensor: TensorId(ticket.tensor) });
+                let asked = self.send(&ClientMsg::FetchRelay {
+                    req: value.req,
+                    tensor: TensorId(ticket.tensor),
+                    piece: None,
+                });
                 if asked.is_err() {
                     let error = Error::Connection(error.to_string());
                     let result = Err(Failure { root: 0, instr: None, error });

@@ -1,5 +1,6 @@
 //! One thread's stream of instructions: recording, cutting into programs and freeing (C2, C3).
 
+mod follow;
 mod open;
 pub mod prefix;
 mod seal;
@@ -9,9 +10,11 @@ use crate::cell::Cell;
 use crate::session::Session;
 use crate::signal;
 use crate::value::{SETTLED, Value, ValueInner};
+pub(crate) use follow::{Past, Pasts, Way};
 use gt_ir::{Arg, Args, Instr, Op, Result, Scalar, Slot, Structure, TensorId, Ty, Types, bail};
 use open::{Entry, Open, WINDOW};
 use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 /// A cell that an open program has given a new value, and what it held before (C5: reverted if the program fails).
@@ -23,8 +26,8 @@ pub struct Rebind {
 }
 
 /// A sealed program that waits for its sequence number.
-pub struct Sealed {
-    pub structure: Structure,
+pub(crate) struct Sealed {
+    pub structure: Work,
     pub inputs: Vec<TensorId>,
     pub outs: Vec<TensorId>,
     pub slots: Vec<Slot>,
@@ -43,6 +46,42 @@ pub struct Sealed {
     pub marks: Vec<u64>,
     /// It ends with an optimizer step.
     pub ends_step: bool,
+}
+
+/// What a sealed program does.
+pub(crate) enum Work {
+    /// Something that has to be looked up; as a whole it may be followed later.
+    New(Structure, Option<Whole>),
+    /// What a program before it did.
+    Known(Arc<Way>),
+}
+
+/// What a program that was not cut leaves to be followed.
+pub(crate) struct Whole {
+    /// The types of its results.
+    types: Vec<Ty>,
+    pasts: Arc<Pasts>,
+    /// The program that it is but for what lives and dies, and its numbers.
+    past: Option<Arc<Past>>,
+}
+
+impl Whole {
+    /// Remembers a program that came before. Its slots from `slots` on were numbers when it was recorded.
+    pub(crate) fn learn(
+        self,
+        structure: &Arc<Structure>,
+        key: u64,
+        values: &[Slot],
+        slots: usize,
+        bytes: u64,
+    ) {
+        let results = self.types.len();
+        let past = self.past.unwrap_or_else(|| {
+            let past = Past::new(structure, self.types, values, slots);
+            self.pasts.add(past)
+        });
+        past.learn(Way::new(structure, key, results, slots, bytes));
+    }
 }
 
 /// Where in the user's program an instruction was written: an index into the session's table of files, and a line.
@@ -69,22 +108,75 @@ pub struct Stream {
     pub session_id: u64,
     generation: u64,
     open: Mutex<Open>,
+    /// Programs that may be followed.
+    pasts: Arc<Pasts>,
+    /// The open program follows none; a hint, to be read without the lock.
+    apart: AtomicBool,
     cap: usize,
 }
 
 impl Stream {
     pub(crate) fn new(session: &Arc<Session>, cap: usize, positions: Arc<[usize]>) -> Arc<Stream> {
+        let pasts: Arc<Pasts> = Arc::default();
         Arc::new(Stream {
             session: Arc::downgrade(session),
             session_id: session.number,
             generation: session.generation,
-            open: Mutex::new(Open::new(SETTLED + 1, positions)),
+            open: Mutex::new(Open::new(SETTLED + 1, positions, pasts.clone())),
+            pasts,
+            apart: AtomicBool::new(false),
             cap: cap.max(2 * WINDOW),
         })
     }
 
+    /// Records one instruction if a program that is being followed has it here; its results are given to `each`.
+    /// Nothing is recorded, and it has to be done in the usual way, if this says false.
+    #[inline]
+    pub(crate) fn follow(
+        self: &Arc<Stream>,
+        session: &Session,
+        op: &Op,
+        args: &[RecordArg],
+        mut each: impl FnMut(Value),
+    ) -> Result<bool> {
+        if self.apart.load(Ordering::Relaxed) || !self.pasts.any() {
+            return Ok(false);
+        }
+        if signal::now().forward != 0 || session.settings.host {
+            return Ok(false);
+        }
+        settle_others(self, args)?;
+        let line = crate::source::current(session);
+        let mut open = self.open.lock();
+        let sent = self.cut(session, &mut open, 0);
+        let followed = open.follow(self, op, args, line, |ty, pos| {
+            let id = session.next_id();
+            each(Arc::new(ValueInner { id, ty: ty.clone(), stream: self.clone(), pos }));
+            id
+        });
+        drop(open);
+        self.after_cut(session, sent)?;
+        Ok(followed)
+    }
+
     /// Records one instruction whose result type is known to be `ty`.
     pub fn record(
+        self: &Arc<Stream>,
+        session: &Session,
+        op: Op,
+        args: &[RecordArg],
+        ty: Ty,
+    ) -> Result<Value> {
+        let mut known = None;
+        self.follow(session, &op, args, |value| known = Some(value))?;
+        match known {
+            Some(value) => Ok(value),
+            None => self.append(session, op, args, ty),
+        }
+    }
+
+    /// Records one instruction that no program has here which is followed.
+    pub(crate) fn append(
         self: &Arc<Stream>,
         session: &Session,
         op: Op,
@@ -100,8 +192,8 @@ impl Stream {
         Ok(Arc::new(ValueInner { id, ty, stream: self.clone(), pos }))
     }
 
-    /// Records one instruction of several results, whose types are known.
-    pub fn record_all(
+    /// Records one instruction of several results, whose types are known, that no program has here which is followed.
+    pub(crate) fn append_all(
         self: &Arc<Stream>,
         session: &Session,
         op: Op,
@@ -133,32 +225,14 @@ impl Stream {
         mesh: u32,
         write: impl FnOnce(Instr, SourceLine, &mut Vec<Entry>),
     ) -> Result<u64> {
-        for arg in args {
-            if let RecordArg::Val(v) = arg
-                && !Arc::ptr_eq(&v.stream, self)
-            {
-                v.stream.settle(v.pos)?;
-            }
-        }
+        settle_others(self, args)?;
         if session.settings.host {
             host_may(&op)?;
         }
         let line = crate::source::current(session);
         let mut open = self.open.lock();
-        let mut sent = None;
-        let elsewhere = mesh != 0 && open.mesh != 0 && mesh != open.mesh;
-        if elsewhere || open.step_ended || open.entries.len() >= self.cap || open.data >= MAX_DATA {
-            let all = open.entries.len();
-            sent = Some(if elsewhere {
-                // Other workers go on with it meanwhile.
-                session.send_sealed(open.seal_prefix(all))
-            } else if open.step_ended {
-                session.queue_sealed(open.seal_prefix(all))
-            } else {
-                let cut = open.best_cut();
-                session.send_sealed(open.seal_prefix(cut))
-            });
-        }
+        let sent = self.cut(session, &mut open, mesh);
+        open.write_out();
         // Looked at here, not when its last instruction is recorded: what that has read for good is dropped by now.
         if open.entries.len() >= open.progress.next {
             begin(session, &mut open);
@@ -178,19 +252,49 @@ impl Stream {
         if mesh != 0 {
             open.mesh = mesh;
         }
+        self.apart.store(true, Ordering::Relaxed);
         drop(open);
-        // Values of other streams are let go outside the lock: their drop takes their own stream's lock.
+        self.after_cut(session, sent)?;
+        Ok(pos)
+    }
+
+    /// Seals and sends what has to leave before another instruction, on workers of `mesh`, is recorded.
+    #[inline]
+    fn cut(&self, session: &Session, open: &mut Open, mesh: u32) -> Option<Result<Vec<Value>>> {
+        let elsewhere = mesh != 0 && open.mesh != 0 && mesh != open.mesh;
+        if !elsewhere && !open.step_ended && open.len() < self.cap && open.data < MAX_DATA {
+            return None;
+        }
+        let all = open.len();
+        let sent = if elsewhere {
+            // Other workers go on with it meanwhile.
+            session.send_sealed(open.seal_prefix(all))
+        } else if open.step_ended {
+            session.queue_sealed(open.seal_prefix(all))
+        } else {
+            open.write_out();
+            let cut = open.best_cut();
+            session.send_sealed(open.seal_prefix(cut))
+        };
+        self.apart.store(!open.entries.is_empty(), Ordering::Relaxed);
+        Some(sent)
+    }
+
+    /// What is left to do after a cut, with no lock held: values of other streams are let go, whose drop takes their own
+    /// stream's lock, and credit is waited for.
+    #[inline]
+    fn after_cut(&self, session: &Session, sent: Option<Result<Vec<Value>>>) -> Result<()> {
         if let Some(held) = sent {
             drop(held?);
             session.wait_for_credit()?;
         }
-        Ok(pos)
+        Ok(())
     }
 
     /// Notes that a cell has a new value from the open program.
     pub fn note_rebind(&self, rebind: Rebind) {
         let mut open = self.open.lock();
-        let pos = open.base + open.entries.len() as u64;
+        let pos = open.base + open.len() as u64;
         open.rebinds.push((pos, rebind));
     }
 
@@ -208,8 +312,7 @@ impl Stream {
     /// Seals what is recorded so far and hands it to `send`, which sends it together with something else.
     pub(crate) fn flush_with<T>(&self, send: impl FnOnce(Option<Sealed>) -> Result<T>) -> Result<T> {
         let mut open = self.open.lock();
-        let n = open.entries.len();
-        let sealed = open.seal_prefix(n);
+        let sealed = self.seal(&mut open);
         send(Some(sealed))
     }
 
@@ -221,9 +324,14 @@ impl Stream {
 
     fn send(&self, open: &mut Open) -> Result<Vec<Value>> {
         let Some(session) = self.session.upgrade() else { return Ok(Vec::new()) };
-        let n = open.entries.len();
-        let sealed = open.seal_prefix(n);
-        session.send_sealed(sealed)
+        session.send_sealed(self.seal(open))
+    }
+
+    /// Seals all that is recorded.
+    fn seal(&self, open: &mut Open) -> Sealed {
+        self.apart.store(false, Ordering::Relaxed);
+        let n = open.len();
+        open.seal_prefix(n)
     }
 
     /// Cuts the stream. What follows, up to the next boundary, is compiled at once, or as usual.
@@ -238,6 +346,7 @@ impl Stream {
     /// Marks a value of the open program; false if it is in none.
     pub(crate) fn mark(&self, value: &ValueInner, mark: u32) -> bool {
         let mut open = self.open.lock();
+        self.write_out(&mut open);
         let at = value.pos.checked_sub(open.base).filter(|_| value.pos != SETTLED);
         match at.and_then(|i| open.entries.get_mut(i as usize)) {
             Some(entry) => {
@@ -248,10 +357,16 @@ impl Stream {
         }
     }
 
+    /// The open program follows no other from here on.
+    fn write_out(&self, open: &mut Open) {
+        open.write_out();
+        self.apart.store(!open.entries.is_empty(), Ordering::Relaxed);
+    }
+
     /// Marks the end of an optimizer step: the program is sealed when the next instruction is recorded.
     pub fn end_step(&self) {
         let mut open = self.open.lock();
-        open.step_ended = !open.entries.is_empty();
+        open.step_ended = open.len() > 0;
     }
 
     /// Records that a tensor was dropped. Safe at any time, also at interpreter shutdown.
@@ -262,18 +377,31 @@ impl Stream {
         let mut open = self.open.lock();
         if pos >= open.base {
             let i = (pos - open.base) as usize;
-            open.entries[i].alive = false;
+            open.drop_value(i);
         } else {
             open.frees.push(id);
             open.free_bytes += bytes as u64;
             // Much memory is not kept waiting for an instruction that may never come.
-            if open.free_bytes >= EAGER_FREE && open.entries.is_empty() {
+            if open.free_bytes >= EAGER_FREE && open.len() == 0 {
                 let held = self.send(&mut open);
                 drop(open);
                 drop(held);
             }
         }
     }
+}
+
+/// Values that other threads have recorded and not sent are sent there.
+#[inline]
+fn settle_others(stream: &Arc<Stream>, args: &[RecordArg]) -> Result<()> {
+    for arg in args {
+        if let RecordArg::Val(v) = arg
+            && !Arc::ptr_eq(&v.stream, stream)
+        {
+            v.stream.settle(v.pos)?;
+        }
+    }
+    Ok(())
 }
 
 /// True if a start is structure: a tile of the operand it slices.

@@ -6,7 +6,7 @@ mod write;
 
 pub use view::restride;
 
-use crate::autograd::{Edge, GradMode, GradSlot, Var};
+use crate::autograd::{Edge, GradMode, GradSlot, Var, grad_enabled};
 use crate::cell::Cell;
 use crate::session::Session;
 use crate::value::{Value, ValueInner};
@@ -94,11 +94,10 @@ impl Tensor {
     #[inline]
     pub fn from_var(var: Var) -> Tensor {
         let ty = var.value.ty.clone();
-        let out = var.edge.as_ref().map(|e| (e.node.clone(), var.value.clone()));
+        let saved = |e: &&Edge| e.node.outs.lock().iter().any(|saved| saved.version.is_none());
+        let watched = var.edge.as_ref().filter(saved).map(|e| (e.node.clone(), var.value.clone()));
         let cell = Cell::new(var.value, var.edge);
-        if let Some((node, value)) = out
-            && node.outs.lock().iter().any(|saved| saved.version.is_none())
-        {
+        if let Some((node, value)) = watched {
             watch(&cell, &node, &value);
         }
         Tensor::make(cell, Vec::new(), ty, None, false)
@@ -204,7 +203,7 @@ impl Tensor {
                 None => now.edge,
                 Some((domain, _)) => domain.edge.lock().clone(),
             };
-            return Ok(Var { value: now.value, edge, owner: Some(inner.cell.clone()) });
+            return Ok(Var { value: now.value, edge, owner: self.owner() });
         }
         let mut derived = inner.derived.lock();
         let fresh = derived.as_ref().filter(|d| d.stamp == now.stamp);
@@ -216,7 +215,7 @@ impl Tensor {
             && let Some(value) = d.value.upgrade()
         {
             let edge = own_edge.unwrap_or_else(|| d.edge.clone());
-            return Ok(Var { value, edge, owner: Some(inner.cell.clone()) });
+            return Ok(Var { value, edge, owner: self.owner() });
         }
         // The value is gone or stale: record the path again. The history is kept if it is still that of the cell.
         let known_edge = fresh.map(|d| d.edge.clone());
@@ -233,7 +232,13 @@ impl Tensor {
         };
         *derived =
             Some(Derived { stamp: now.stamp, value: Arc::downgrade(&var.value), edge: var.edge.clone() });
-        Ok(Var { owner: Some(inner.cell.clone()), ..var })
+        Ok(Var { owner: self.owner(), ..var })
+    }
+
+    /// The storage, for a graph that may come to watch its version; no graph grows where gradients are off.
+    #[inline]
+    fn owner(&self) -> Option<Arc<Cell>> {
+        grad_enabled().then(|| self.0.cell.clone())
     }
 
     /// A handle that does not keep the tensor alive.

@@ -23,9 +23,11 @@ pub struct Draft {
 const MAX_MEMBERS: usize = 48;
 /// More loads than this and a group is closed.
 const MAX_READS: usize = 20;
-/// Numbers that live on are computed at once where at least so many values follow, in groups of at most this size.
-const MUCH: u32 = 48;
+/// Numbers that live on are computed at once where values of at least so many bytes follow (a value counts as 16 KiB at
+/// least), in groups of at most this size, and not more often than once in so many nodes.
+const MUCH: usize = 768 << 10;
 const SMALL: usize = 256 << 10;
+const APART: u32 = 8;
 /// Values of at most this much work are computed again in a reduction rather than written and read.
 const CHEAP: usize = 8;
 
@@ -79,12 +81,25 @@ pub struct Schedule<'a> {
     pub kept: Vec<bool>,
     /// Values that are computed again and hold on to their operands until then.
     pub held: Vec<bool>,
+    /// Bytes of the values that follow each node.
+    pub follow: Vec<usize>,
     /// The last number that was computed at once.
     pub parted: Option<u32>,
 }
 
 /// In place of the reader where a value lives on.
 pub const OUT: u32 = u32::MAX;
+
+/// Bytes of the live values behind each node.
+fn follow(graph: &Graph) -> Vec<usize> {
+    let mut out = vec![0; graph.nodes.len()];
+    let mut sum = 0;
+    for (i, node) in graph.nodes.iter().enumerate().rev() {
+        out[i] = sum;
+        sum += if node.live { node.ty.bytes().max(16 << 10) } else { 0 };
+    }
+    out
+}
 
 /// Who reads each live node.
 fn readers(graph: &Graph) -> Vec<SmallVec<[u32; 2]>> {
@@ -126,6 +141,7 @@ pub fn schedule(
         readers: readers(graph),
         kept: vec![false; graph.nodes.len()],
         held: vec![false; graph.nodes.len()],
+        follow: follow(graph),
         parted: None,
     };
     for (i, input) in structure.inputs.iter().enumerate() {
@@ -199,6 +215,13 @@ impl Schedule<'_> {
         storage
     }
 
+    /// Memory of its own for a node, as a dense tensor.
+    pub fn made_tensor(&mut self, node: u32) -> Tensor {
+        let ty = &self.graph.nodes[node as usize].ty;
+        let (dtype, shape) = (ty.dtype, ty.shape.clone());
+        Tensor { storage: self.made(node), dtype, map: Map::dense(&shape), shape }
+    }
+
     pub fn met(&mut self, args: &[Use]) {
         for arg in args {
             if let Use::Val(r) = arg {
@@ -224,8 +247,8 @@ impl Schedule<'_> {
         let At::Open(g) = self.at[n as usize] else { return };
         let number = graph.nodes[n as usize].ty.shape.numel() <= 16 && self.left[n as usize] == 1;
         let space = self.groups[g as usize].shape.numel();
-        let first = self.parted.is_none_or(|last| n - last >= MUCH);
-        let more = graph.nodes.len() as u32 - n >= MUCH;
+        let first = self.parted.is_none_or(|last| n - last >= APART);
+        let more = self.follow[n as usize] >= MUCH;
         if number && space <= SMALL && first && more && graph.outs.contains(&n) {
             self.parted = Some(n);
             self.emit(g);

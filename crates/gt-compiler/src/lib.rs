@@ -2,7 +2,7 @@
 //!
 //! `expand` writes out composites that the backend does not take whole, `graph` shares and drops values and turns views
 //! into index maps, `moves` takes slices and joins through elementwise work, `fuse` groups elementwise work into kernels and orders the steps, `kernel` writes those, `steps` all
-//! others, `place` gives every value its memory. What comes out is a [`Plan`].
+//! others, `turn` has results written in the order in which they are wanted, `place` gives every value its memory. What comes out is a [`Plan`].
 
 mod expand;
 mod fuse;
@@ -16,6 +16,7 @@ mod place;
 pub mod plan;
 mod steps;
 mod text;
+mod turn;
 
 pub use map::{Map, Strides};
 pub use plan::*;
@@ -82,6 +83,9 @@ fn compile_all(
     options: CompileOptions,
 ) -> Result<Plan> {
     let graph = graph::Graph::new(structure, types, options)?;
-    let draft = fuse::schedule(&graph, structure, origins, options);
+    let mut draft = fuse::schedule(&graph, structure, origins, options);
+    if options.fuse && !options.apart {
+        turn::turn(&mut draft);
+    }
     Ok(place::place(draft, structure))
 }

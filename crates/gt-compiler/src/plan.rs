@@ -207,8 +207,9 @@ pub struct Attention {
     /// In the shape of the scores, `[.., heads, rows, columns]`; stride 0 where it is broadcast, also along a row.
     /// A bool is true where a column is seen, a number (of q's type, or `f32` for halves) is added to the score.
     pub mask: Option<Tensor>,
-    /// Dense `[.., heads, rows, e]` of q's type; zeros where a row sees nothing.
-    pub out: u32,
+    /// `[.., heads, rows, e]` of q's type, dense or, with one leading dimension at most, in another order of dimensions but
+    /// the last; zeros where a row sees nothing.
+    pub out: Tensor,
     /// Dense `[.., heads, rows]`, `f32` (`f64` for doubles): log-sum-exp of the masked scores, -inf where a row sees
     /// nothing.
     pub lse: u32,
@@ -228,10 +229,10 @@ pub struct AttentionGrad {
     pub dout: Tensor,
     pub scale: Num,
     pub mask: Option<Tensor>,
-    /// Dense, in the shape and type of q, k and v.
-    pub dq: u32,
-    pub dk: u32,
-    pub dv: u32,
+    /// In the shape and type of q, k and v, with maps as that of `Attention::out`.
+    pub dq: Tensor,
+    pub dk: Tensor,
+    pub dv: Tensor,
 }
 
 #[derive(Clone, Debug)]
@@ -432,8 +433,8 @@ impl Step {
             Work::Copy { to, .. } => f(*to),
             Work::CheckIndex { .. } | Work::CheckNonzero { .. } => {}
             Work::Matmul(mm) => f(mm.out),
-            Work::Attention(a) => [a.out, a.lse].into_iter().for_each(f),
-            Work::AttentionGrad(a) => [a.dq, a.dk, a.dv].into_iter().for_each(f),
+            Work::Attention(a) => [a.out.storage, a.lse].into_iter().for_each(f),
+            Work::AttentionGrad(a) => [&a.dq, &a.dk, &a.dv].into_iter().for_each(|t| f(t.storage)),
             Work::Random { out, .. }
             | Work::Data { out, .. }
             | Work::Gather { out, .. }

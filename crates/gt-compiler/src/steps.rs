@@ -294,14 +294,14 @@ impl Schedule<'_> {
             Op::Attention { causal } => {
                 let [q, k, v] = [0, 1, 2].map(|i| self.packed_rows(val(i)));
                 let mask = self.mask(args.get(4), &q.shape, k.shape[k.shape.len() - 2]);
-                let (out, lse) = (self.made(n), self.made(n + 1));
+                let (out, lse) = (self.made_tensor(n), self.made(n + 1));
                 let scale = num(3);
                 Work::Attention(Box::new(Attention { causal: *causal, q, k, v, scale, mask, out, lse }))
             }
             Op::AttentionGrad { causal } => {
                 let [q, k, v, out, lse, dout] = [0, 1, 2, 3, 4, 5].map(|i| self.packed_rows(val(i)));
                 let mask = self.mask(args.get(7), &q.shape, k.shape[k.shape.len() - 2]);
-                let [dq, dk, dv] = [0, 1, 2].map(|i| self.made(n + i));
+                let [dq, dk, dv] = [0, 1, 2].map(|i| self.made_tensor(n + i));
                 let (causal, scale) = (*causal, num(6));
                 let work = AttentionGrad { causal, q, k, v, out, lse, dout, scale, mask, dq, dk, dv };
                 Work::AttentionGrad(Box::new(work))

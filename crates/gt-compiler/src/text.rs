@@ -32,6 +32,18 @@ impl fmt::Display for Tensor {
     }
 }
 
+/// A result: its storage, and its order of dimensions where that is not the usual one.
+struct Written<'a>(&'a Tensor);
+
+impl fmt::Display for Written<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self.0.map.is_whole(&self.0.shape) {
+            true => write!(f, "s{}", self.0.storage),
+            false => write!(f, "{}", self.0),
+        }
+    }
+}
+
 impl fmt::Display for Operand {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
@@ -102,13 +114,14 @@ impl fmt::Display for Work {
             }
             Work::Attention(a) => {
                 let causal = if a.causal { "causal " } else { "" };
-                write!(f, "s{}, s{} = {causal}attention {} {} {}", a.out, a.lse, a.q, a.k, a.v)?;
+                write!(f, "{}, s{} = {causal}attention {} {} {}", Written(&a.out), a.lse, a.q, a.k, a.v)?;
                 a.mask.iter().try_for_each(|t| write!(f, " mask {t}"))?;
                 write!(f, " scale {}", a.scale)
             }
             Work::AttentionGrad(a) => {
                 let causal = if a.causal { "causal " } else { "" };
-                write!(f, "s{}, s{}, s{} = {causal}attention gradient", a.dq, a.dk, a.dv)?;
+                let [dq, dk, dv] = [&a.dq, &a.dk, &a.dv].map(Written);
+                write!(f, "{dq}, {dk}, {dv} = {causal}attention gradient")?;
                 [&a.q, &a.k, &a.v, &a.out, &a.lse, &a.dout].iter().try_for_each(|t| write!(f, " {t}"))?;
                 a.mask.iter().try_for_each(|t| write!(f, " mask {t}"))?;
                 write!(f, " scale {}", a.scale)

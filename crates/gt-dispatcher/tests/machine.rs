@@ -209,7 +209,7 @@ fn carried_bytes_never_come_to_the_machine() {
     rig.client(ClientMsg::Upload { tensor, ty: ints(1 << 20), data: None });
     let up = carried(rig.client(ClientMsg::Carry { tensor }));
     assert_eq!(up, Carry { session: S, tensor, worker: Some(worker), way: Way::Up { bytes: 8 << 20 } });
-    let asked = rig.client(ClientMsg::FetchRelay { req: 9, tensor });
+    let asked = rig.client(ClientMsg::FetchRelay { req: 9, tensor, piece: None });
     assert!(matches!(asked[..], [Action::ToWorker(_, WorkerCmd::Send { goal: None, .. })]), "{asked:?}");
     let moved = WorkerMsg::Moved { session: S, tensor, goal: None, result: Ok(None) };
     let down = carried(rig.step(Event::Worker(worker, moved.clone())));

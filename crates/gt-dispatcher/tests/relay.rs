@@ -156,7 +156,7 @@ impl Hand {
             let Payload::Bulk { ticket, .. } = value.result.unwrap() else { panic!("not by ticket") };
             break ticket.bytes;
         };
-        self.say(ClientMsg::FetchRelay { req, tensor: TensorId(tensor) });
+        self.say(ClientMsg::FetchRelay { req, tensor: TensorId(tensor), piece: None });
         let mut sink = Sink::new(Vec::new(), total);
         while !sink.is_full() {
             let piece = self.part();
@@ -364,7 +364,7 @@ fn a_download_is_stopped_when_its_worker_cannot_go_on() {
     let mut worker = Hand::worker(&addr);
     let mut client = Hand::client(&addr);
     client.say(ClientMsg::Upload { tensor: TensorId(1), ty: ints(2), data: Some(to_bytes(&[1, 2])) });
-    client.say(ClientMsg::FetchRelay { req: 5, tensor: TensorId(1) });
+    client.say(ClientMsg::FetchRelay { req: 5, tensor: TensorId(1), piece: None });
     let session = loop {
         match worker.command() {
             WorkerCmd::Send { session, goal: None, .. } => break session,

@@ -169,7 +169,7 @@ fn what_the_bulk_plane_cannot_carry_is_relayed() {
     let SessionMsg::Grant { .. } = client.hear() else { panic!("no grant") };
     let SessionMsg::Update { values, .. } = client.hear() else { panic!("no update") };
     assert!(matches!(values[0].result, Ok(Payload::Bulk { .. })));
-    client.send(ClientMsg::FetchRelay { req: client.req, tensor: TensorId(1) });
+    client.send(ClientMsg::FetchRelay { req: client.req, tensor: TensorId(1), piece: None });
     assert_eq!(client.value(), large);
 }
 

@@ -102,6 +102,13 @@ pub fn special(work: &Work, plan: &Plan, target: Target) -> Option<Launches> {
     }
 }
 
+/// A result as the kernels see it. Batches of several leading dimensions are counted through, which are dense then.
+fn result(t: &Tensor) -> (u32, [isize; 3]) {
+    let (rank, strides) = (t.shape.len(), &t.map.strides);
+    let batch = if rank > 3 { strides[rank - 4] } else { 0 };
+    (t.storage, [batch, strides[rank - 3], strides[rank - 2]])
+}
+
 /// What a plain kernel has a warp for: rows of queries, or columns (keys).
 #[derive(Clone, Copy, PartialEq)]
 enum Over {
@@ -124,8 +131,8 @@ struct Problem<'a> {
     dtype: DType,
     /// q, k, v, out, dout, lse, mask; what is not there is `None`.
     tensors: [Option<&'a Tensor>; 7],
-    /// Dense results.
-    to: Vec<u32>,
+    /// Results: storage and distances of batches, heads and rows.
+    to: Vec<(u32, [isize; 3])>,
     scale: Num,
     causal: bool,
     heads: usize,
@@ -152,19 +159,21 @@ const MASK: usize = 6;
 impl<'a> Problem<'a> {
     fn forward(a: &'a Attention, plan: &Plan) -> Problem<'a> {
         let tensors = [Some(&a.q), Some(&a.k), Some(&a.v), None, None, None, a.mask.as_ref()];
-        Problem::new(tensors, vec![a.out, a.lse], a.scale, a.causal, plan)
+        let (heads, rows) = (a.out.shape[a.out.shape.len() - 3], a.out.shape[a.out.shape.len() - 2]);
+        let lse = (a.lse, [(heads * rows) as isize, rows as isize, 1]);
+        Problem::new(tensors, vec![result(&a.out), lse], a.scale, a.causal, plan)
     }
 
     fn backward(a: &'a AttentionGrad, plan: &Plan) -> Problem<'a> {
         let some = [&a.q, &a.k, &a.v, &a.out, &a.dout, &a.lse].map(Some);
         let [q, k, v, out, dout, lse] = some;
         let tensors = [q, k, v, out, dout, lse, a.mask.as_ref()];
-        Problem::new(tensors, vec![a.dq, a.dk, a.dv], a.scale, a.causal, plan)
+        Problem::new(tensors, [&a.dq, &a.dk, &a.dv].map(result).into(), a.scale, a.causal, plan)
     }
 
     fn new(
         tensors: [Option<&'a Tensor>; 7],
-        to: Vec<u32>,
+        to: Vec<(u32, [isize; 3])>,
         scale: Num,
         causal: bool,
         plan: &Plan,
@@ -203,7 +212,7 @@ impl<'a> Problem<'a> {
             cols: k.shape[rank - 2],
             d: q.shape[rank - 1],
             e: v.shape[rank - 1],
-            guarded: to.iter().any(|&s| plan.storages[s as usize].reuse.is_some()),
+            guarded: to.iter().any(|&(s, _)| plan.storages[s as usize].reuse.is_some()),
             target: Target::default(),
             aligned: false,
             to,
@@ -269,10 +278,15 @@ impl<'a> Problem<'a> {
         p.int(self.tensors[MASK].map_or(0, |t| t.map.strides[t.shape.len() - 1]) as i64);
         p.int(self.mask_kind());
         for i in 0..3 {
-            match self.to.get(i) {
-                Some(&storage) => p.word(Word::Address(storage)),
+            let (word, strides) = match self.to.get(i) {
+                Some(&(storage, strides)) => (Some(Word::Address(storage)), strides),
+                None => (None, [0; 3]),
+            };
+            match word {
+                Some(word) => p.word(word),
                 None => p.int(0),
             };
+            strides.iter().for_each(|&s| _ = p.int(s as i64));
         }
         p.word(Word::Scratch(0));
         if self.guarded {

@@ -89,14 +89,15 @@ template <class T, int RM, int RN> GTA_FN void gta_full_put(T *p, T (*s)[RN]) {
         for (int j = 0; j < RN; j++) p[(GTA_Y + 8 * i) * GtaPitch<T, 16 * RN>::N + GTA_X + 16 * j] = s[i][j];
 }
 
-template <class T, int RM, int W, int WW> GTA_FN void gta_full_store(T *to, T (*acc)[W / 16], const T *by, gta_int limit) {
+template <class T, int RM, int W, int WW> GTA_FN void gta_full_store(
+    T *to, gta_int pitch, T (*acc)[W / 16], const T *by, gta_int limit) {
 #pragma unroll
     for (int i = 0; i < RM; i++) {
         gta_int row = GTA_Y + 8 * i;
         if (row >= limit) continue;
 #pragma unroll
         for (int j = 0; j < W / 16; j++)
-            if (W == WW || GTA_X + 16 * j < WW) to[row * WW + GTA_X + 16 * j] = acc[i][j] * by[i];
+            if (W == WW || GTA_X + 16 * j < WW) to[row * pitch + GTA_X + 16 * j] = acc[i][j] * by[i];
     }
 }
 
@@ -181,7 +182,6 @@ GTA_FN void gta_full_forward(const GtaParams &p) {
         __syncwarp();
         gta_full_sums<T, RM, BN, E>(acc, sp, sv);
     }
-    gta_int at = ((p.first + t.batch) * p.heads + t.head) * p.rows + t.first;
     T by[RM];
 #pragma unroll
     for (int i = 0; i < RM; i++) {
@@ -189,9 +189,10 @@ GTA_FN void gta_full_forward(const GtaParams &p) {
         by[i] = all == 0 ? (T)0 : (T)1 / all;
         gta_int row = GTA_Y + 8 * i;
         if (GTA_X == 0 && t.first + row < p.rows)
-            ((T *)p.to[1])[at + row] = all == 0 ? gta_least<T>() : top[i] + gta_log(all);
+            *gta_to<T>(p, 1, t.batch, t.head, t.first + row) = all == 0 ? gta_least<T>() : top[i] + gta_log(all);
     }
-    gta_full_store<T, RM, E, EE>((T *)p.to[0] + at * EE, acc, by, p.rows - t.first);
+    T *to = gta_to<T>(p, 0, t.batch, t.head, t.first);
+    gta_full_store<T, RM, E, EE>(to, p.to[0].row, acc, by, p.rows - t.first);
 }
 
 // A probability and the gradient of its score before the scale.
@@ -251,7 +252,8 @@ GTA_FN void gta_full_dq(const GtaParams &p) {
     T by[RM];
 #pragma unroll
     for (int i = 0; i < RM; i++) by[i] = (T)p.scale;
-    gta_full_store<T, RM, D, DD>((T *)p.to[0] + at * DD, acc, by, p.rows - t.first);
+    T *to = gta_to<T>(p, 0, t.batch, t.head, t.first);
+    gta_full_store<T, RM, D, DD>(to, p.to[0].row, acc, by, p.rows - t.first);
 }
 
 // dk and dv of a tile of keys, from every row of every head that shares them, in order. Rows and columns change places.
@@ -300,13 +302,13 @@ GTA_FN void gta_full_dkv(const GtaParams &p) {
             gta_full_sums<T, RM, BM, D>(ak, sp, sq);
         }
     }
-    gta_int at = ((p.first + t.batch) * p.key_heads + t.head) * p.cols + t.first;
+    T *dk = gta_to<T>(p, 1, t.batch, t.head, t.first), *dv = gta_to<T>(p, 2, t.batch, t.head, t.first);
     T by[RM];
 #pragma unroll
     for (int i = 0; i < RM; i++) by[i] = (T)p.scale;
-    gta_full_store<T, RM, D, DD>((T *)p.to[1] + at * DD, ak, by, p.cols - t.first);
+    gta_full_store<T, RM, D, DD>(dk, p.to[1].row, ak, by, p.cols - t.first);
 #pragma unroll
     for (int i = 0; i < RM; i++) by[i] = 1;
-    gta_full_store<T, RM, E, EE>((T *)p.to[2] + at * EE, av, by, p.cols - t.first);
+    gta_full_store<T, RM, E, EE>(dv, p.to[2].row, av, by, p.cols - t.first);
 }
 #endif

@@ -155,7 +155,7 @@ GTA_FN void gta_second(float (*acc)[W / 8][4], float (*s)[N / 8][4], gta_addr ri
 
 // Writes 16 rows of a warp times `by` of each (the lane's row and the eighth after it) through its own part of a tile.
 template <class H, int W, int WW, bool VEC> GTA_FN void gta_store(
-    float (*acc)[4], const float *by, gta_half *tile, int first, gta_half *to, gta_int limit) {
+    float (*acc)[4], const float *by, gta_half *tile, int first, gta_half *to, gta_int pitch, gta_int limit) {
     int lane = threadIdx.x & 31, row = first + (lane >> 2), col = (lane & 3) * 2;
 #pragma unroll
     for (int n = 0; n < W / 8; n++) {
@@ -169,7 +169,7 @@ template <class H, int W, int WW, bool VEC> GTA_FN void gta_store(
         int at = i * 32 + lane, r = at / CHUNKS, chunk = at % CHUNKS;
         if (16 * CHUNKS % 32 != 0 && r >= 16) break;
         const gta_half *src = tile + gta_at<16, W>(first + r, chunk);
-        gta_half *dst = to + (gta_int)r * WW + chunk * 8;
+        gta_half *dst = to + r * pitch + chunk * 8;
         if (r >= limit) continue;
         if (VEC && WW % 8 == 0) {
             if (chunk * 8 < WW) *(uint4 *)dst = *(const uint4 *)src;
@@ -337,7 +337,6 @@ GTA_FN void gta_half_forward(const GtaParams &p) {
     }
     if (tiles == 0) gta_copies_done();
     __syncthreads(); // The tile of queries serves to write results.
-    gta_int at = ((p.first + t.batch) * p.heads + t.head) * p.rows;
 #pragma unroll
     for (int m = 0; m < MT; m++) {
         float by[2];
@@ -349,13 +348,13 @@ GTA_FN void gta_half_forward(const GtaParams &p) {
             by[h] = x == 0 ? 0.0f : 1.0f / x;
             int row = row0 + m * 16 + (lane >> 2) + h * 8;
             if ((lane & 3) == 0 && row < (int)p.rows)
-                ((float *)p.to[1])[at + row] =
+                *gta_to<float>(p, 1, t.batch, t.head, row) =
                     x == 0 ? gta_least<float>() : gta_fma(top[m][h], GTA_LN2, logf(x));
         }
         gta_int first = row0 + m * 16;
-        gta_half *to = (gta_half *)p.to[0] + (at + first) * EE;
+        gta_half *to = gta_to<gta_half>(p, 0, t.batch, t.head, first);
         // Results may be wider than queries: each warp's rows then start where they do not meet.
-        gta_store<H, E, EE, VEC>(acc[m], by, sq + warp * GtaSize<16, E>::N, 0, to, p.rows - first);
+        gta_store<H, E, EE, VEC>(acc[m], by, sq + warp * GtaSize<16, E>::N, 0, to, p.to[0].row, p.rows - first);
     }
 }
 
@@ -490,8 +489,8 @@ GTA_FN void gta_half_dq(const GtaParams &p) {
 #pragma unroll
     for (int m = 0; m < MT; m++) {
         gta_int first = row0 + m * 16;
-        gta_half *to = (gta_half *)p.to[0] + (at + first) * DD;
-        gta_store<H, D, DD, VEC>(acc[m], by, sq + warp * GtaSize<16, D>::N, 0, to, p.rows - first);
+        gta_half *to = gta_to<gta_half>(p, 0, t.batch, t.head, first);
+        gta_store<H, D, DD, VEC>(acc[m], by, sq + warp * GtaSize<16, D>::N, 0, to, p.to[0].row, p.rows - first);
     }
 }
 
@@ -591,16 +590,17 @@ GTA_FN void gta_half_dkv(const GtaParams &p) {
     }
     if (tiles == 0) gta_copies_done();
     __syncthreads();
-    gta_int at = ((p.first + t.batch) * p.key_heads + t.head) * p.cols + col0;
     if (DK) {
         float by[2] = {(float)p.scale, (float)p.scale};
-        gta_half *to = (gta_half *)p.to[1] + at * DD;
-        gta_store<H, D, DD, VEC>((float(*)[4])ak, by, sk + warp * GtaSize<16, D>::N, 0, to, p.cols - col0);
+        gta_half *to = gta_to<gta_half>(p, 1, t.batch, t.head, col0);
+        gta_int pitch = p.to[1].row;
+        gta_store<H, D, DD, VEC>((float(*)[4])ak, by, sk + warp * GtaSize<16, D>::N, 0, to, pitch, p.cols - col0);
     }
     if (DV) {
         float by[2] = {1.0f, 1.0f};
-        gta_half *to = (gta_half *)p.to[2] + at * EE;
-        gta_store<H, E, EE, VEC>((float(*)[4])av, by, sv + warp * GtaSize<16, E>::N, 0, to, p.cols - col0);
+        gta_half *to = gta_to<gta_half>(p, 2, t.batch, t.head, col0);
+        gta_int pitch = p.to[2].row;
+        gta_store<H, E, EE, VEC>((float(*)[4])av, by, sv + warp * GtaSize<16, E>::N, 0, to, pitch, p.cols - col0);
     }
 }
 #endif

@@ -13,12 +13,18 @@ struct GtaView {
     gta_int start, batch, head, row;
 };
 
+// A result [batch, head, row, element], batches counted over all launches; distances as above.
+struct GtaResult {
+    char *at;
+    gta_int batch, head, row;
+};
+
 struct GtaParams {
     GtaView q, k, v, out, dout, lse, mask;
     gta_int mask_col;
     gta_int mask_kind; // 0: none, 1: true where seen, 2: added, of q's type, 3: added, f32.
-    char *to[3];       // Dense: out and lse, or dq, dk and dv.
-    char *delta;       // Dense [batch, head, row]: scalar products of dout and out; after them other numbers of rows.
+    GtaResult to[3]; // out and lse, or dq, dk and dv.
+    char *delta; // Dense [batch, head, row]: scalar products of dout and out; after them other numbers of rows.
     const unsigned long long *failed;
     gta_int batches, heads, key_heads, rows, cols, d, e, causal;
     gta_int first, total; // The first of these batches among all of them, and how many those are.
@@ -121,6 +127,12 @@ typedef GtaSame<double> GtaF64;
 // The first element of a row.
 template <class E> GTA_FN const E *gta_row(const GtaView &x, gta_int batch, gta_int head, gta_int row) {
     return (const E *)x.at + (x.start + batch * x.batch + head * x.head + row * x.row);
+}
+
+// The first element of a row of a result.
+template <class E> GTA_FN E *gta_to(const GtaParams &p, int i, gta_int batch, gta_int head, gta_int row) {
+    const GtaResult &to = p.to[i];
+    return (E *)to.at + ((p.first + batch) * to.batch + head * to.head + row * to.row);
 }
 
 // A score with its mask.

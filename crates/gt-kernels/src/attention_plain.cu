@@ -78,9 +78,9 @@ template <class D> GTA_FN void gta_plain_forward(const GtaParams &p) {
         gta_add_rows<D>(acc, x, v + c * p.v.row, p.v.row, seen - c < 32 ? (int)(seen - c) : 32, p.e - w.part);
         top = next;
     }
-    gta_int at = ((p.first + w.batch) * p.heads + w.head) * p.rows + w.row;
-    gta_put_row<D>((E *)p.to[0] + at * p.e + w.part, acc, sum == 0 ? (T)0 : (T)1 / sum, p.e - w.part);
-    if (lane == 0 && w.part == 0) ((T *)p.to[1])[at] = sum == 0 ? gta_least<T>() : top + gta_log(sum);
+    gta_put_row<D>(gta_to<E>(p, 0, w.batch, w.head, w.row) + w.part, acc, sum == 0 ? (T)0 : (T)1 / sum, p.e - w.part);
+    if (lane == 0 && w.part == 0)
+        *gta_to<T>(p, 1, w.batch, w.head, w.row) = sum == 0 ? gta_least<T>() : top + gta_log(sum);
 }
 
 template <class D> GTA_FN void gta_plain_delta(const GtaParams &p) {
@@ -126,8 +126,7 @@ template <class D> GTA_FN void gta_plain_dq(const GtaParams &p) {
         if (c + lane < seen) gta_plain_pair<D>(p, w.batch, w.head, w.row, c + lane, &x, &ds);
         gta_add_rows<D>(acc, ds, k + c * p.k.row, p.k.row, seen - c < 32 ? (int)(seen - c) : 32, p.d - w.part);
     }
-    gta_int at = ((p.first + w.batch) * p.heads + w.head) * p.rows + w.row;
-    gta_put_row<D>((E *)p.to[0] + at * p.d + w.part, acc, (T)p.scale, p.d - w.part);
+    gta_put_row<D>(gta_to<E>(p, 0, w.batch, w.head, w.row) + w.part, acc, (T)p.scale, p.d - w.part);
 }
 
 // dk (where `keys`) or dv of one column, from every row of every head that shares it, in order.
@@ -151,8 +150,8 @@ template <class D> GTA_FN void gta_plain_dkv(const GtaParams &p, bool keys) {
             gta_add_rows<D>(acc, keys ? ds : x, rows, from.row, n, width - w.part);
         }
     }
-    gta_int at = ((p.first + w.batch) * p.key_heads + w.head) * p.cols + w.row;
-    gta_put_row<D>((E *)p.to[keys ? 1 : 2] + at * width + w.part, acc, keys ? (T)p.scale : (T)1, width - w.part);
+    E *to = gta_to<E>(p, keys ? 1 : 2, w.batch, w.head, w.row) + w.part;
+    gta_put_row<D>(to, acc, keys ? (T)p.scale : (T)1, width - w.part);
 }
 
 #define GTA_PLAIN(name, D)                                                                                           \

@@ -53,7 +53,7 @@ mod tests {
         let (head, rest) = LIST[LIST.find("//# ").unwrap() + 4..].split_once('\n').unwrap();
         let (group, archs) = head.split_once(' ').unwrap();
         let entry = &rest[..rest.find("\n}\n").unwrap() + 3];
-        let name = entry.split('(').nth(2).unwrap().rsplit(' ').next().unwrap();
+        let name = entry.split('(').nth(1).unwrap().rsplit(' ').next().unwrap();
         let parts = if group.starts_with("f32") { FULL } else { HALF };
         assert_eq!(listed(name, &format!("{parts}{entry}")), Some((group, archs)), "{name}");
         assert_eq!(listed(name, &format!("{parts} {entry}")), None);

@@ -30,6 +30,16 @@ pub fn unary_name(op: Unary) -> String {
     format!("gt_u_{}", op.text().to_lowercase())
 }
 
+/// True for functions that a device works out in its own way, by the name of a row; arithmetic and roots round alike
+/// everywhere.
+pub fn is_rounded_by_device(name: &str) -> bool {
+    const FUNCTIONS: [&str; 13] = [
+        "exp", "expm1", "log", "log1p", "rsqrt", "sin", "cos", "tanh", "sigmoid", "gelu", "gelugrad", "silu",
+        "erf",
+    ];
+    name.strip_prefix("gt_u_").is_some_and(|name| FUNCTIONS.contains(&name))
+}
+
 /// The name of a row's CUDA function.
 pub fn binary_name(op: Binary) -> String {
     format!("gt_b_{}", op.text().to_lowercase())

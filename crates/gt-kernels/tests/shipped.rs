@@ -16,11 +16,11 @@ fn plan(dtype: DType, batch: usize, rows: usize, d: usize, causal: bool) -> Plan
     let tensor = |storage| Tensor { storage, dtype, map: Map::dense(&shape), shape: shape.clone() };
     let lines: Shape = shape[..3].into();
     let lse = Tensor { storage: 4, dtype: DType::F32, map: Map::dense(&lines), shape: lines };
-    let [q, k, v, out, dout] = [0, 1, 2, 3, 5].map(tensor);
+    let [q, k, v, out, dout, dq, dk, dv] = [0, 1, 2, 3, 5, 6, 7, 8].map(tensor);
     let scale = Num::Const(Scalar::Float(0.125));
-    let (a, b, c) = (q.clone(), k.clone(), v.clone());
-    let forward = Attention { causal, q: a, k: b, v: c, scale, mask: None, out: 3, lse: 4 };
-    let backward = AttentionGrad { causal, q, k, v, out, lse, dout, scale, mask: None, dq: 6, dk: 7, dv: 8 };
+    let (a, b, c, to) = (q.clone(), k.clone(), v.clone(), out.clone());
+    let forward = Attention { causal, q: a, k: b, v: c, scale, mask: None, out: to, lse: 4 };
+    let backward = AttentionGrad { causal, q, k, v, out, lse, dout, scale, mask: None, dq, dk, dv };
     let works = [Work::Attention(Box::new(forward)), Work::AttentionGrad(Box::new(backward))];
     let storage = Storage { bytes: 0, place: Place::Input(0), reuse: None };
     Plan {

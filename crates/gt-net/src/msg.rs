@@ -131,6 +131,8 @@ pub enum ClientMsg {
     FetchRelay {
         req: u64,
         tensor: TensorId,
+        /// Which piece, of a value that several workers hold.
+        piece: Option<u32>,
     },
     /// Asks for an `Update` as soon as every program up to `seq` has finished.
     Sync {

@@ -21,6 +21,7 @@ use crate::handshake::Welcome;
 use crate::link::{Link, LinkError, Millis};
 use crate::peer_io::{self, Io};
 use crate::port::{Payload, Port, SendError};
+use crate::spin::Habit;
 use crate::stream::Stream;
 
 /// What the I/O thread tells the owner of a peer, in order.
@@ -59,6 +60,8 @@ pub(crate) struct Shared {
     /// Wakes whoever works the connection from its poll.
     pub wake: UnixStream,
     pub drivers: Drivers,
+    /// How soon answers have come of late.
+    pub habit: Habit,
     started: Instant,
     process: u32,
 }
@@ -125,6 +128,7 @@ impl Peer {
             room: Condvar::new(),
             wake,
             drivers: Drivers::new(),
+            habit: Habit::default(),
             started: Instant::now(),
             process: std::process::id(),
         });
@@ -161,8 +165,10 @@ impl Peer {
     /// Drives one connection; `None` when it ended and has to be mended.
     fn drive_connection(&self, until: Instant, done: &mut impl FnMut() -> bool) -> Option<bool> {
         let shared = &*self.guard.shared;
+        let (start, spin) = (Instant::now(), shared.options.spin.max(shared.habit.awake()));
         loop {
             if done() {
+                shared.habit.took(start.elapsed());
                 return Some(true);
             }
             let now = Instant::now();
@@ -182,7 +188,7 @@ impl Peer {
             }
             let left = (until - now).min(Duration::from_millis(500));
             let nap = Timespec { tv_sec: 0, tv_nsec: left.as_nanos() as _ };
-            io.ended = io.turn(nap, shared.options.spin);
+            io.ended = io.turn(nap, spin);
             drop(io);
             shared.drivers.progress.notify_all();
         }

@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::connect::{ConnectError, shake_hands};
 use crate::frame::Decoder;
-use crate::handshake::{Resume, Welcome};
+use crate::handshake::{Resume, Role, Welcome};
 use crate::link::{Alive, Received};
 use crate::peer::{Event, Shared};
 use crate::process::Process;
@@ -69,7 +69,13 @@ pub(crate) fn run(io: &Mutex<Io>, shared: &Arc<Shared>) {
     loop {
         shared.drivers.step_aside(|| shared.state.lock().closing);
         let mut io = io.lock();
-        let end = io.ended.take().or_else(|| io.turn(NAP, Duration::ZERO));
+        // A client's answers are read by who waits for them; a worker's commands are read here.
+        let hot = shared.options.role == Role::Worker;
+        let (start, spin) = (Instant::now(), if hot { shared.habit.awake() } else { Duration::ZERO });
+        let end = io.ended.take().or_else(|| io.turn(NAP, spin));
+        if hot {
+            shared.habit.took(start.elapsed());
+        }
         if end.is_some_and(|end| io.mend(end)) {
             return;
         }

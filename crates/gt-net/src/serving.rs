@@ -4,9 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::frame::{Decoder, Frame, Kind, MAX_PAYLOAD};
@@ -16,6 +17,7 @@ use crate::listen::Listener;
 use crate::outbox::{Connection, Outbox, PeerId};
 use crate::process::Process;
 use crate::server::{Command, Handler, ServerOptions, Shutdown};
+use crate::spin::Habit;
 use crate::stream::Stream;
 
 /// How long a connection may take to introduce itself.
@@ -31,6 +33,9 @@ struct Server<H> {
     options: ServerOptions,
     core: RefCell<Core<H>>,
     hellos: Cell<usize>,
+    /// Counts what was read, and tells who stays awake for it.
+    heard: Cell<u64>,
+    stirred: Notify,
 }
 
 struct Core<H> {
@@ -46,8 +51,9 @@ pub(crate) async fn run<H: Handler + 'static>(
     mut shutdown: Shutdown,
 ) -> io::Result<()> {
     let core = RefCell::new(Core { handler, out: Outbox::new(options.limits) });
-    let server = Rc::new(Server { options, core, hellos: Cell::new(0) });
-    let mut accepting = Vec::new();
+    let (hellos, heard) = (Cell::new(0), Cell::new(0));
+    let server = Rc::new(Server { options, core, hellos, heard, stirred: Notify::new() });
+    let mut accepting = vec![tokio::task::spawn_local(stay_awake(server.clone()))];
     for listener in listeners {
         accepting.push(tokio::task::spawn_local(accept(server.clone(), listener.watch()?)));
     }
@@ -134,6 +140,19 @@ impl<H: Handler> Core<H> {
         // Acknowledgements that no reply carried.
         self.out.flush_peer(peer);
         !connection.over.get()
+    }
+}
+
+/// Keeps the thread from sleeping while messages follow each other closely.
+async fn stay_awake<H: Handler>(server: Rc<Server<H>>) {
+    let (habit, mut last) = (Habit::default(), Instant::now());
+    loop {
+        server.stirred.notified().await;
+        habit.took(std::mem::replace(&mut last, Instant::now()).elapsed());
+        let (seen, awake) = (server.heard.get(), habit.awake());
+        while server.heard.get() == seen && last.elapsed() < awake {
+            tokio::task::yield_now().await;
+        }
     }
 }
 
@@ -282,6 +301,8 @@ async fn read_loop<H: Handler>(
                             guard.clear_ready();
                         }
                         decoder.push(&buffer[..count]);
+                        server.heard.set(server.heard.get() + 1);
+                        server.stirred.notify_one();
                         if !server.core.borrow_mut().frames(peer, connection, &mut decoder) {
                             return;
                         }

@@ -125,6 +125,11 @@ impl Shm {
         unsafe { std::slice::from_raw_parts(self.mapping.start.as_ptr(), self.len) }
     }
 
+    /// Where the segment begins: for words that both sides change, which must be atomic.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.mapping.start.as_ptr()
+    }
+
     /// The bytes, to write.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as above, and `&mut self` makes this the only slice of the process.

@@ -114,6 +114,22 @@ impl Stream {
         Ok(())
     }
 
+    /// Writes all slices, waiting as long as the socket's timeouts allow.
+    pub fn write_slices(&self, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+        // As many as one call takes.
+        const MOST: usize = 1024;
+        while !slices.is_empty() {
+            let now = &slices[..slices.len().min(MOST)];
+            match rustix::net::sendmsg(self, now, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => IoSlice::advance_slices(&mut slices, count),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
     /// Writes the link's bytes until none are left or the socket is full; `wants_write` tells which.
     pub fn write_link(&self, link: &mut Link) -> io::Result<()> {
         while link.wants_write() {

@@ -7,8 +7,10 @@ mod data;
 mod device;
 mod dtype;
 mod errors;
+mod frames;
 mod functions;
 mod nn;
+mod optim;
 mod precision;
 mod print;
 mod seen;
@@ -44,11 +46,12 @@ mod _gt {
     };
     #[pymodule_export]
     use crate::nn::{
-        _adam_step, _sgd_step, PyAdamState, binary_cross_entropy, binary_cross_entropy_with_logits,
-        clip_grad_norm_, cosine_similarity, cross_entropy, einsum, embedding, huber_loss, kl_div, l1_loss,
-        layer_norm, linear, mse_loss, nll_loss, one_hot, rms_norm, scaled_dot_product_attention,
-        smooth_l1_loss, tensordot,
+        binary_cross_entropy, binary_cross_entropy_with_logits, clip_grad_norm_, cosine_similarity,
+        cross_entropy, einsum, embedding, huber_loss, kl_div, l1_loss, layer_norm, linear, mse_loss,
+        nll_loss, one_hot, relu, rms_norm, scaled_dot_product_attention, silu, smooth_l1_loss, tensordot,
     };
+    #[pymodule_export]
+    use crate::optim::{_adam_step, _sgd_step, _zero_grad};
     #[pymodule_export]
     use crate::precision::{get_float32_matmul_precision, set_float32_matmul_precision};
     #[pymodule_export]
@@ -79,7 +82,7 @@ mod _gt {
         gt_client::current::install(crate::session::start_default);
         gt_client::wait::install(crate::wait::wait);
         let home = py.import("gt")?.getattr("__path__")?.get_item(0)?.to_string();
-        crate::source::install(home);
+        crate::source::install(py, home);
         Ok(())
     }
 }

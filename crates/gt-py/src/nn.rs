@@ -1,15 +1,14 @@
-//! Losses, layers' functions and optimizer steps.
+//! Losses and layers' functions.
 
 use crate::convert::DimsArg;
-use crate::errors::{Result, type_error};
+use crate::errors::Result;
 use crate::tensor::{PyTensor, tensors};
 use gt_client::Tensor;
 use gt_client::ops::attention::{self, Attending};
 use gt_client::ops::loss::{self, Reduction};
-use gt_client::ops::optim::{self, Adam, AdamState, Sgd};
-use gt_client::ops::{einsum as sums, linalg, norm, scatter};
+use gt_client::ops::{activation, einsum as sums, linalg, norm, optim, scatter};
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::PyTuple;
 
 fn inner<'a>(t: &Option<&'a PyTensor>) -> Option<&'a Tensor> {
     t.map(|t| &t.t)
@@ -210,103 +209,31 @@ pub fn tensordot(a: &PyTensor, b: &PyTensor, dims: Option<&Bound<PyAny>>) -> Res
     Ok(a.wrap(sums::tensordot(&a.t, &b.t, &of_a, &of_b)?))
 }
 
-/// One step of SGD for all parameters. `buffers` holds the momentum of each, filled on the first step.
+/// `max(input, 0)`.
 #[pyfunction]
-pub fn _sgd_step(
-    params: &Bound<PyList>,
-    buffers: &Bound<PyList>,
-    lr: f64,
-    momentum: f64,
-    dampening: f64,
-    weight_decay: f64,
-    nesterov: bool,
-    maximize: bool,
-) -> Result<()> {
-    let params = tensors(params)?;
-    let grads: Vec<Option<Tensor>> = params.iter().map(Tensor::grad).collect();
-    let mut kept = optional_tensors(buffers)?;
-    let o = Sgd { lr, momentum, dampening, weight_decay, nesterov, maximize };
-    optim::sgd_step(&params, &grads, &mut kept, &o)?;
-    for (i, t) in kept.into_iter().enumerate() {
-        if let Some(t) = t
-            && buffers.get_item(i)?.is_none()
-        {
-            buffers.set_item(i, PyTensor::new(t))?;
-        }
-    }
-    Ok(())
+#[pyo3(signature = (input, inplace = false))]
+pub fn relu<'py>(input: &Bound<'py, PyTensor>, inplace: bool) -> Result<Bound<'py, PyTensor>> {
+    activated(input, inplace, activation::relu)
 }
 
-/// What Adam keeps for one parameter.
-#[pyclass(name = "_AdamState", frozen)]
-pub struct PyAdamState(parking_lot::Mutex<AdamState>);
-
-#[pymethods]
-impl PyAdamState {
-    #[new]
-    #[pyo3(signature = (step, exp_avg, exp_avg_sq, max_exp_avg_sq = None))]
-    fn new(step: u64, exp_avg: &PyTensor, exp_avg_sq: &PyTensor, max_exp_avg_sq: Option<&PyTensor>) -> Self {
-        PyAdamState(parking_lot::Mutex::new(AdamState {
-            step,
-            mean: exp_avg.t.clone(),
-            square: exp_avg_sq.t.clone(),
-            largest: max_exp_avg_sq.map(|t| t.t.clone()),
-        }))
-    }
-
-    #[getter]
-    fn step(&self) -> u64 {
-        self.0.lock().step
-    }
-
-    #[getter]
-    fn exp_avg(&self) -> PyTensor {
-        PyTensor::new(self.0.lock().mean.clone())
-    }
-
-    #[getter]
-    fn exp_avg_sq(&self) -> PyTensor {
-        PyTensor::new(self.0.lock().square.clone())
-    }
-
-    #[getter]
-    fn max_exp_avg_sq(&self) -> Option<PyTensor> {
-        self.0.lock().largest.clone().map(PyTensor::new)
-    }
+/// `input * sigmoid(input)`.
+#[pyfunction]
+#[pyo3(signature = (input, inplace = false))]
+pub fn silu<'py>(input: &Bound<'py, PyTensor>, inplace: bool) -> Result<Bound<'py, PyTensor>> {
+    activated(input, inplace, activation::silu)
 }
 
-/// One step of Adam or AdamW for all parameters. `states` is filled on the first step.
-#[pyfunction]
-pub fn _adam_step(
-    params: &Bound<PyList>,
-    states: &Bound<PyList>,
-    lr: f64,
-    betas: (f64, f64),
-    eps: f64,
-    weight_decay: f64,
-    decoupled: bool,
-    amsgrad: bool,
-    maximize: bool,
-) -> Result<()> {
-    let params = tensors(params)?;
-    let grads: Vec<Option<Tensor>> = params.iter().map(Tensor::grad).collect();
-    let mut kept = Vec::new();
-    for s in states.iter() {
-        kept.push(match s.cast::<PyAdamState>() {
-            Ok(s) => Some(s.get().0.lock().clone()),
-            Err(_) => None,
-        });
+fn activated<'py>(
+    input: &Bound<'py, PyTensor>,
+    inplace: bool,
+    f: fn(&Tensor) -> gt_ir::Result<Tensor>,
+) -> Result<Bound<'py, PyTensor>> {
+    let x = input.get();
+    if inplace {
+        gt_client::ops::inplace::apply_(&x.t, f)?;
+        return Ok(input.clone());
     }
-    let o = Adam { lr, betas, eps, weight_decay, decoupled, amsgrad, maximize };
-    optim::adam_step(&params, &grads, &mut kept, &o)?;
-    for (i, state) in kept.into_iter().enumerate() {
-        let Some(state) = state else { continue };
-        match states.get_item(i)?.cast::<PyAdamState>() {
-            Ok(s) => *s.get().0.lock() = state,
-            Err(_) => states.set_item(i, PyAdamState(parking_lot::Mutex::new(state)))?,
-        }
-    }
-    Ok(())
+    Ok(Bound::new(input.py(), x.wrap(f(&x.t)?))?)
 }
 
 /// Scales the gradients of parameters so that their common norm is at most `max_norm`; gives the norm they had.
@@ -319,16 +246,4 @@ pub fn clip_grad_norm_(parameters: &Bound<PyAny>, max_norm: f64, norm_type: f64)
             Ok(PyTensor::new(gt_client::ops::create::full(gt_ir::Shape::scalar(), 0.0, gt_ir::DType::F32)?))
         }
     }
-}
-
-fn optional_tensors(list: &Bound<PyList>) -> Result<Vec<Option<Tensor>>> {
-    let mut out = Vec::with_capacity(list.len());
-    for x in list.iter() {
-        out.push(match x.cast::<PyTensor>() {
-            Ok(t) => Some(t.get().t.clone()),
-            Err(_) if x.is_none() => None,
-            Err(_) => return type_error(format!("expected a Tensor or None, got {}", x.get_type().name()?)),
-        });
-    }
-    Ok(out)
 }

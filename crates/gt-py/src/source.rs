@@ -1,5 +1,7 @@
 //! Finds the user's line: the innermost Python frame outside the package.
 
+use crate::frames::{Frame, Layout, find_layout};
+use foldhash::fast::FixedState;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::{ffi, intern};
@@ -9,6 +11,11 @@ use std::sync::{LazyLock, OnceLock};
 
 /// No more code objects than this are told apart; code made at run time without end must not fill the memory.
 const MAX_CODES: usize = 1 << 16;
+
+/// Nor more instructions than this.
+const MAX_SPOTS: usize = 1 << 20;
+/// Frames of the package that may lie between the user's and the operation.
+const MAX_DEPTH: usize = 64;
 
 /// An instruction of a code object.
 type Spot = (usize, i32);
@@ -21,6 +28,8 @@ struct Known {
     lines: HashMap<Spot, u32>,
     /// The place asked for last, which most often is asked for again.
     last: Option<(Spot, Option<Place>)>,
+    /// What code objects and instructions by their addresses say: a place, or none for the package's own.
+    spots: HashMap<(usize, usize), Option<Place>, FixedState>,
 }
 
 struct Code {
@@ -32,9 +41,14 @@ struct Code {
 static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
 /// The folder of the package.
 static HOME: OnceLock<String> = OnceLock::new();
+/// How frames are read where they lie, and the address of the type of code objects; none where that is not known.
+static LAYOUT: OnceLock<Option<(Layout, usize)>> = OnceLock::new();
 
-/// Tells apart the package's own frames by their files.
-pub fn install(home: String) {
+/// Tells apart the package's own frames by their files. Called from a function of Python, which a function of Python
+/// called.
+pub fn install(py: Python, home: String) {
+    let code_type = || Some(py.eval(c"(lambda: 0).__code__", None, None).ok()?.get_type().as_ptr() as usize);
+    LAYOUT.get_or_init(|| find_layout(py).zip(code_type()));
     if HOME.set(home).is_ok() {
         gt_client::source::install(locate, file_name);
     }
@@ -46,10 +60,44 @@ fn locate() -> Option<Place> {
 }
 
 fn find(py: Python) -> Option<Place> {
+    let Some((layout, code_type)) = LAYOUT.get().copied().flatten() else { return ask(py) };
+    let mut known = KNOWN.lock();
+    let mut frame = Frame::current(py, layout)?;
+    for _ in 0..MAX_DEPTH {
+        let spot = frame.spot();
+        match known.spots.get(&spot) {
+            Some(Some(place)) => return Some(*place),
+            Some(None) => {}
+            None => {
+                if !known.is_own(py, spot, code_type) {
+                    drop(known);
+                    return learn(py, spot);
+                }
+            }
+        }
+        frame = frame.previous()?;
+    }
+    None
+}
+
+/// The place of the innermost frame outside the package, which is at `spot`.
+#[cold]
+fn learn(py: Python, spot: (usize, usize)) -> Option<Place> {
+    let place = ask(py).filter(|place| place.0 == spot.0)?;
+    let mut known = KNOWN.lock();
+    // Addresses stay what they are as long as the code objects are kept.
+    if known.codes.contains_key(&spot.0) && known.spots.len() < MAX_SPOTS {
+        known.spots.insert(spot, Some(place));
+    }
+    Some(place)
+}
+
+/// The same by asking Python for its frames.
+fn ask(py: Python) -> Option<Place> {
     // SAFETY: attached to the interpreter; gives a borrowed reference or null.
     let mut frame = unsafe { Bound::from_borrowed_ptr_or_opt(py, ffi::PyEval_GetFrame().cast())? };
     let mut known = KNOWN.lock();
-    for _ in 0..64 {
+    for _ in 0..MAX_DEPTH {
         match known.place(&frame) {
             Ok(Some(place)) => return Some(place),
             Ok(None) => {}
@@ -61,6 +109,30 @@ fn find(py: Python) -> Option<Place> {
 }
 
 impl Known {
+    /// True if the code object at this spot, which was not seen before, belongs to the package; that is remembered.
+    #[cold]
+    fn is_own(&mut self, py: Python, spot: (usize, usize), code_type: usize) -> bool {
+        // SAFETY: what a frame executes is an object, which the frame keeps alive.
+        let code = unsafe { Bound::<PyAny>::from_borrowed_ptr(py, spot.0 as *mut ffi::PyObject) };
+        // Between calls from C there are frames of the interpreter's own, with or without code.
+        if code.get_type().as_ptr() as usize != code_type {
+            return true;
+        }
+        let own = if let Some(code) = self.codes.get(&spot.0) {
+            code.inside
+        } else if self.codes.len() >= MAX_CODES {
+            false
+        } else {
+            let inside = is_inside(&file(&code));
+            self.codes.insert(spot.0, Code { object: code.unbind(), inside });
+            inside
+        };
+        if own && self.spots.len() < MAX_SPOTS {
+            self.spots.insert(spot, None);
+        }
+        own
+    }
+
     /// The place of a frame, or none if it belongs to the package.
     fn place(&mut self, frame: &Bound<PyAny>) -> PyResult<Option<Place>> {
         let py = frame.py();
@@ -105,7 +177,9 @@ fn file(code: &Bound<PyAny>) -> String {
 
 /// True for files of the package itself.
 fn is_inside(file: &str) -> bool {
-    file.starts_with("<frozen") || HOME.get().is_some_and(|home| file.starts_with(home.as_str()))
+    file.starts_with("<frozen")
+        || file.starts_with("<shim")
+        || HOME.get().is_some_and(|home| file.starts_with(home.as_str()))
 }
 
 /// The file of a code object found by `locate`.

@@ -197,6 +197,8 @@ pub trait Backend: Send + Sync {
     fn threads(&self) -> u32;
     /// Bytes it may use for tensors.
     fn memory(&self) -> u64;
+    /// So many workers of this process use the same memory: each may use its share.
+    fn share_memory(&self, _among: usize) {}
     /// Bytes in use for tensors now, and at most so far.
     fn memory_in_use(&self) -> (u64, u64);
     /// Makes a plan. `structure` has been checked; `types` are the types of all its values.

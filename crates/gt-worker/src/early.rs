@@ -13,8 +13,9 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the word that programs are finished waits for the next answer to ride with, once their values are given.
-pub const PATIENCE: Duration = Duration::from_micros(300);
+/// How long the word that programs are finished waits for the next answer to ride with, once their values are given. A
+/// client that waits for the word itself has the dispatcher send an empty batch, which ends this.
+pub const PATIENCE: Duration = Duration::from_millis(2);
 
 /// Live-outs of a program that its batch asks for: numbers among its live-outs, and requests.
 pub type Wanted = SmallVec<[(usize, u64); 2]>;

@@ -467,6 +467,10 @@ impl Executor {
         drop(state);
         drop(dropped);
         if close.finished.is_empty() && close.values.is_empty() {
+            // Whoever keeps the word of earlier ones is not to keep it any longer.
+            if backend.queues() {
+                self.core.finish_later(close);
+            }
             return;
         }
         match backend.queues() {
@@ -566,12 +570,15 @@ struct Ran {
 /// Waits for something to do: bytes first, then the next ready session after the one served last.
 fn next(core: &Core, owes: bool) -> Next {
     let mut state = core.state.lock();
-    let mut rested = false;
+    let (mut rested, mut idle) = (false, None);
+    // Learns how long it takes until there is something to do again.
+    let found = |idle: Option<Instant>| idle.into_iter().for_each(|since| core.habit.took(since.elapsed()));
     loop {
         if state.stop {
             return Next::Stop;
         }
         if let Some(upload) = state.uploads.pop_front() {
+            found(idle);
             return Next::Upload(upload);
         }
         let turn = SessionId(state.turn);
@@ -588,15 +595,19 @@ fn next(core: &Core, owes: bool) -> Next {
             }
             state.turn = id.0;
             if let Some(item) = state.sessions.get_mut(&id).and_then(|t| t.queue.pop_front()) {
+                found(idle);
                 return Next::Item(id, item);
             }
         }
+        idle.get_or_insert_with(Instant::now);
         if !rested {
             // The next command is often near: stay awake for a moment, with the lock open, and look again.
             rested = true;
             let told = core.told.load(Ordering::Acquire);
             let more = || core.told.load(Ordering::Acquire) != told;
-            MutexGuard::unlocked(&mut state, || spin::for_a_moment(more));
+            let most = if state.untold.is_some() { PATIENCE } else { Duration::MAX };
+            let awake = core.habit.awake().max(spin::MOMENT).min(most);
+            MutexGuard::unlocked(&mut state, || spin::within(awake, more));
             continue;
         }
         if let Some(untold) = state.untold {

@@ -113,9 +113,10 @@ fn finish_all(core: &Core, work: &Receiver<Closing>) {
         };
         close.settle(core);
         close.follow(untold.take());
-        match close.may_wait && close.values.is_empty() && close.failures.is_empty() {
-            true => untold = Some(close),
-            false => close.tell(core),
+        if close.may_wait && close.failures.is_empty() {
+            untold = Some(close);
+        } else if !(close.finished.is_empty() && close.values.is_empty()) {
+            close.tell(core);
         }
     }
 }

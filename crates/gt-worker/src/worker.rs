@@ -17,6 +17,7 @@ use gt_net::bulk::{BulkBytes, Endpoint, TicketKey};
 use gt_net::compiling::Compiling;
 use gt_net::msg::{SessionId, Tidy, WorkerCmd, WorkerInfo, WorkerMsg, WorkerStats};
 use gt_net::process::Process;
+use gt_net::spin::Habit;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,6 +55,8 @@ pub(crate) struct Core {
     pub wake: Condvar,
     /// Counts commands, so that the executor notices one without taking the lock.
     pub told: AtomicU64,
+    /// How soon commands have come of late.
+    pub habit: Habit,
     pub say: Say,
     pub jobs: Mutex<Sender<Job>>,
     /// The bulk plane, once it is there, with the key of its tickets.
@@ -140,6 +143,7 @@ impl Worker {
             state: Mutex::default(),
             wake: Condvar::new(),
             told: AtomicU64::new(0),
+            habit: Habit::default(),
             say,
             jobs: Mutex::new(jobs),
             plane: OnceLock::new(),
@@ -178,6 +182,11 @@ impl Worker {
             process: Process::this(),
             gangs: config.backend.gangs(),
         }
+    }
+
+    /// So many workers of this process share its memory.
+    pub fn share_memory(&self, among: usize) {
+        self.core.config.backend.share_memory(among);
     }
 
     /// Takes a command. Never waits for work.

@@ -1,4 +1,5 @@
-//! Collectives between threads: what each rank gets is what the collective means, and failures reach all.
+//! Collectives between threads, over every road: what each rank gets is what the collective means, and failures reach
+//! all.
 
 #[path = "common/exchanges.rs"]
 mod exchanges;
@@ -8,19 +9,85 @@ use gt_ir::collective::eval_parts;
 use gt_ir::host::close_by_dtype;
 use gt_ir::sample::Rng;
 use gt_ir::{DType, Error, Exchange, HostTensor, ReduceKind};
+use gt_net::bulk::{BulkBytes, BulkServer, BulkServerOptions, BulkStore, Endpoint, Ticket, TicketKey};
+use gt_net::msg::{Member, Mesh, WorkerId};
+use gt_net::process::Process;
 use gt_worker::backend::PlanError;
 use gt_worker::gang::Group;
 use gt_worker::gang::collect::{self, Item};
 use gt_worker::gang::meeting::Seat;
+use gt_worker::gang::post::{Desk, Letterbox, Post};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 fn number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
+/// Ranks that reach each other only by their bulk planes.
+struct Apart {
+    posts: Vec<Arc<Post>>,
+    _servers: Vec<BulkServer>,
+}
+
+struct Letters(Arc<Letterbox>);
+
+impl BulkStore for Letters {
+    fn put(&self, _: &Ticket, bytes: BulkBytes) -> Result<(), String> {
+        self.0.take(bytes)
+    }
+
+    fn get(&self, _: &Ticket) -> Result<BulkBytes, String> {
+        Err("there is nothing to get".into())
+    }
+}
+
+impl Apart {
+    /// Ranks of a mesh, on one host or each on its own.
+    fn new(shape: &[u32], near: bool) -> Apart {
+        let n: u32 = shape.iter().product();
+        let inboxes: Vec<Arc<Letterbox>> = (0..n).map(|_| Arc::default()).collect();
+        let keys: Vec<TicketKey> = (0..n).map(|_| TicketKey::random()).collect();
+        let start = |(inbox, key): (&Arc<Letterbox>, &TicketKey)| {
+            let store = Arc::new(Letters(inbox.clone()));
+            BulkServer::start(BulkServerOptions::new(key.clone()), store).unwrap()
+        };
+        let servers: Vec<BulkServer> = inboxes.iter().zip(&keys).map(start).collect();
+        let member = |(rank, (server, key)): (usize, (&BulkServer, &TicketKey))| {
+            let endpoint = match near {
+                true => server.endpoint().clone(),
+                false => Endpoint { host_id: "elsewhere".into(), ..server.endpoint().clone() },
+            };
+            let worker = WorkerId(rank as u32);
+            Member { worker, process: Process::this(), endpoint: Some(endpoint), key: key.0 }
+        };
+        let members: Vec<Member> = servers.iter().zip(&keys).enumerate().map(member).collect();
+        let post = |(rank, inbox): (usize, Arc<Letterbox>)| {
+            let (members, shape) = (members.clone(), shape.to_vec());
+            let mesh = Mesh { id: 1, cluster: 7, shape, members, rank: rank as u32 };
+            Arc::new(Post::new(Arc::new(mesh), inbox))
+        };
+        Apart { posts: inboxes.into_iter().enumerate().map(post).collect(), _servers: servers }
+    }
+
+    /// What every rank makes of a gang.
+    fn gang<T: Send>(&self, f: impl Fn(usize, &Desk) -> T + Sync) -> Vec<T> {
+        let (gang, f) = (number(), &f);
+        std::thread::scope(|s| {
+            let run = |(rank, post): (usize, &Arc<Post>)| {
+                let desk = Desk::new(post.clone(), gang);
+                s.spawn(move || f(rank, &desk))
+            };
+            let threads: Vec<_> = self.posts.iter().enumerate().map(run).collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        })
+    }
+}
+
 /// One rank's part of a collective.
-fn run_rank(seat: &Seat, what: &Exchange, xs: &[HostTensor]) -> Result<Vec<HostTensor>, PlanError> {
+fn run_rank(seat: &dyn Group, what: &Exchange, xs: &[HostTensor]) -> Result<Vec<HostTensor>, PlanError> {
     let mut outs: Vec<HostTensor> =
         xs.iter().enumerate().map(|(i, x)| HostTensor::zeros(&what.result(i, &x.ty).unwrap())).collect();
     let mut items: Vec<Item> = xs
@@ -62,6 +129,64 @@ fn collectives_give_what_they_mean() {
                     assert!(got.iter().all(|g| *g == got[0]));
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn collectives_mean_the_same_between_processes() {
+    let mut rng = Rng::new(5);
+    for (n, near) in [(2, true), (3, true), (5, true), (2, false), (3, false)] {
+        let ranks = Apart::new(&[n as u32], near);
+        for dtype in [DType::F32, DType::BF16, DType::I16, DType::Bool] {
+            for (whats, parts) in cases(&mut rng, n, dtype) {
+                let got = ranks.gang(|rank, desk| run_rank(desk, &whats[rank], &parts[rank]).unwrap());
+                // The same bits as within a process.
+                let name = (7, number());
+                let here: Vec<Vec<HostTensor>> = std::thread::scope(|s| {
+                    let (whats, parts) = (&whats, &parts);
+                    let run = |rank: usize| {
+                        s.spawn(move || {
+                            let seat = Seat::take(name, 1, &[n], rank);
+                            run_rank(&seat, &whats[rank], &parts[rank]).unwrap()
+                        })
+                    };
+                    let threads: Vec<_> = (0..n).map(run).collect();
+                    threads.into_iter().map(|t| t.join().unwrap()).collect()
+                });
+                assert!(got == here, "{:?} {dtype} on {n} ranks, near: {near}", whats[0]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_gang_that_fails_between_processes_leaves_nothing_behind() {
+    for near in [true, false] {
+        let ranks = Apart::new(&[3], near);
+        let what = Exchange::AllReduce { kind: ReduceKind::Sum };
+        let x = |rank: usize| HostTensor::from_f64s(DType::F32, [40_000], &vec![rank as f64 + 1.0; 40_000]);
+        for round in 0..20 {
+            let start = Instant::now();
+            let errors = ranks.gang(|rank, desk| {
+                // One rank fails before, between or after collectives of the others.
+                let error = PlanError { instr: Some(9), error: Error::Index("bad index".into()) };
+                let result = match (rank, round % 3) {
+                    (1, 0) => Err(error),
+                    (1, 1) => run_rank(desk, &what, &[x(rank)]).and(Err(error)),
+                    _ => (0..3).try_for_each(|_| run_rank(desk, &what, &[x(rank)]).map(|_| ())),
+                };
+                if let Err(error) = &result {
+                    desk.fail(error);
+                }
+                result.err().and_then(|e| e.instr)
+            });
+            if round % 3 < 2 {
+                assert_eq!(errors, [Some(9); 3], "round {round}, near: {near}");
+            }
+            assert!(start.elapsed() < Duration::from_secs(5));
+            let sums = ranks.gang(|rank, desk| run_rank(desk, &what, &[x(rank)]).unwrap());
+            assert!(sums.iter().all(|s| s[0].to_f64s().iter().all(|v| *v == 6.0)), "near: {near}");
         }
     }
 }

@@ -15,8 +15,10 @@ from gt._gt import (
     mse_loss,
     nll_loss,
     one_hot,
+    relu,
     rms_norm,
     scaled_dot_product_attention,
+    silu,
     smooth_l1_loss,
 )
 
@@ -84,14 +86,6 @@ relu6 = Tensor.relu6
 hardsigmoid = Tensor.hardsigmoid
 hardswish = Tensor.hardswish
 pad = Tensor.pad
-
-
-def relu(input, inplace=False):
-    return input.relu_() if inplace else input.relu()
-
-
-def silu(input, inplace=False):
-    return input.silu_() if inplace else input.silu()
 
 
 def mish(input, inplace=False):

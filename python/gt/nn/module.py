@@ -3,9 +3,11 @@
 from gt._gt import Tensor
 from gt._hooks import Hooks
 from gt.autograd.grad_mode import no_grad
+from gt.nn.homes import KINDS, Home, settle
 from gt.nn.parameter import Buffer, Parameter
 from gt.nn.state import State
 from gt.nn.taps import BackwardTaps
+from gt.signal.modules import Signals as _Signals
 from gt.signal.modules import signals as _signals
 
 _HOOKS = (
@@ -28,9 +30,8 @@ class Module(State):
     def __init__(self):
         set_ = super().__setattr__
         set_("training", True)
-        set_("_parameters", {})
-        set_("_buffers", {})
-        set_("_modules", {})
+        for kind in KINDS:
+            set_(kind, Home(self))
         set_("_transient", set())
         for kind in _HOOKS:
             set_(kind, Hooks())
@@ -41,8 +42,11 @@ class Module(State):
         raise NotImplementedError(f'Module [{type(self).__name__}] is missing the required "forward" function')
 
     def __call__(self, *args, **kwargs):
-        if not self._hooked and not _signals.speak:
-            return self.forward(*args, **kwargs)
+        if self._hooked or _Signals.anywhere:
+            return self._call_watched(args, kwargs)
+        return self.forward(*args, **kwargs)
+
+    def _call_watched(self, args, kwargs):
         if _signals.speak or "_signal" in self.__dict__:
             return _signals.call(self, args, kwargs)
         return self._call_with_hooks(args, kwargs)
@@ -110,16 +114,15 @@ class Module(State):
             parts[home].pop(name, None)
         parts["_transient"].discard(name)
 
+    def __setstate__(self, state):
+        settle(self, state)
+
     def __getattr__(self, name):
-        # Every use of a layer or a weight comes here, so the likeliest homes come first and without a loop.
+        # Seldom: what belongs to a module stands among its attributes (`Home`).
         parts = self.__dict__
-        if "_modules" in parts:
-            if name in parts["_modules"]:
-                return parts["_modules"][name]
-            if name in parts["_parameters"]:
-                return parts["_parameters"][name]
-            if name in parts["_buffers"]:
-                return parts["_buffers"][name]
+        for kind in KINDS:
+            if name in parts.get(kind, ()):
+                return parts[kind][name]
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
     def __delattr__(self, name):
@@ -130,7 +133,7 @@ class Module(State):
         super().__delattr__(name)
 
     def __dir__(self):
-        return [*super().__dir__(), *self._parameters, *self._buffers, *self._modules]
+        return list({*super().__dir__(), *self._parameters, *self._buffers, *self._modules})
 
     def _check_name(self, kind, name):
         if not isinstance(name, str):

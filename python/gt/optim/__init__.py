@@ -1,6 +1,6 @@
 """Optimizers: one step is one call into the core, for all parameters."""
 
-from gt._gt import _adam_step, _AdamState, _sgd_step
+from gt._gt import _adam_step, _sgd_step
 from gt.optim import lr_scheduler
 from gt.optim.optimizer import Optimizer
 
@@ -56,22 +56,16 @@ class SGD(Optimizer):
         super().__init__(params, settings)
 
     def _step(self, group):
-        params = group["params"]
-        momentum = group["momentum"]
-        buffers = self._states(group, lambda state: state.get("momentum_buffer")) if momentum else []
         _sgd_step(
-            params,
-            buffers,
+            group["params"],
+            self.state,
             group["lr"],
-            momentum,
+            group["momentum"],
             group["dampening"],
             group["weight_decay"],
             group["nesterov"],
             group["maximize"],
         )
-        for p, buffer in zip(params, buffers):
-            if buffer is not None:
-                self.state[p]["momentum_buffer"] = buffer
 
 
 class Adam(Optimizer):
@@ -118,11 +112,9 @@ class Adam(Optimizer):
         super().__init__(params, settings)
 
     def _step(self, group):
-        params = group["params"]
-        states = self._states(group, _to_core)
         _adam_step(
-            params,
-            states,
+            group["params"],
+            self.state,
             group["lr"],
             group["betas"],
             group["eps"],
@@ -131,9 +123,6 @@ class Adam(Optimizer):
             group["amsgrad"],
             group["maximize"],
         )
-        for p, state in zip(params, states):
-            if state is not None:
-                self.state[p] = _from_core(state)
 
 
 class AdamW(Adam):
@@ -148,16 +137,3 @@ class AdamW(Adam):
         super().load_state_dict(state_dict)
         for group in self.param_groups:
             group["decoupled_weight_decay"] = True
-
-
-def _to_core(state):
-    if not state:
-        return None
-    return _AdamState(int(state["step"]), state["exp_avg"], state["exp_avg_sq"], state.get("max_exp_avg_sq"))
-
-
-def _from_core(state):
-    out = {"step": state.step, "exp_avg": state.exp_avg, "exp_avg_sq": state.exp_avg_sq}
-    if state.max_exp_avg_sq is not None:
-        out["max_exp_avg_sq"] = state.max_exp_avg_sq
-    return out

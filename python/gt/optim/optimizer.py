@@ -3,7 +3,7 @@
 import warnings
 from collections import defaultdict
 
-from gt._gt import Tensor, as_tensor
+from gt._gt import Tensor, _zero_grad, as_tensor
 from gt._hooks import Hooks
 from gt.autograd.grad_mode import enable_grad
 
@@ -57,10 +57,11 @@ class Optimizer:
     def zero_grad(self, set_to_none=True):
         """Forgets all gradients."""
         for group in self.param_groups:
+            if set_to_none:
+                _zero_grad(group["params"])
+                continue
             for p in group["params"]:
-                if set_to_none:
-                    p.grad = None
-                elif p.grad is not None:
+                if p.grad is not None:
                     p.grad.detach_().zero_()
 
     def step(self, closure=None):
@@ -87,9 +88,6 @@ class Optimizer:
     def register_step_post_hook(self, hook):
         """Calls `hook(optimizer, args, kwargs)` after each step."""
         return self._post_hooks.add(hook)
-
-    def _states(self, group, read):
-        return [read(self.state.get(p, {})) for p in group["params"]]
 
     def state_dict(self):
         """Settings, and what is kept per parameter, by the parameter's number: PyTorch's format."""

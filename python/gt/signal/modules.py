@@ -13,6 +13,9 @@ class Signals(threading.local):
 
     # True while a signal is entered that has something to say about modules.
     speak = False
+    # How many such signals are entered, by all threads: calls of modules look no further while there is none.
+    anywhere = 0
+    _count = threading.Lock()
 
     def __init__(self):
         self._names = []
@@ -22,10 +25,16 @@ class Signals(threading.local):
         speaks = _gt._signal_patterns(name) is not None
         self._names.append(name if speaks else None)
         self.speak = self.speak or speaks
+        self._note(int(speaks))
 
     def left(self):
-        self._names.pop()
+        self._note(-int(self._names.pop() is not None))
         self.speak = any(self._names)
+
+    @staticmethod
+    def _note(change):
+        with Signals._count:
+            Signals.anywhere += change
 
     def call(self, module, args, kwargs):
         """Calls a module: the outermost one is laid out first, and one that has a signal runs in it."""

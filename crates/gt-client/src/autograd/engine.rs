@@ -22,11 +22,12 @@ pub enum Targets<'a> {
     Inputs(&'a [Tensor]),
 }
 
-struct Ready(Arc<Node>);
+/// A node that a gradient has reached, with its age, by which they are ordered.
+struct Ready(u64, Arc<Node>);
 
 impl PartialEq for Ready {
     fn eq(&self, other: &Ready) -> bool {
-        self.0.seq == other.0.seq
+        self.0 == other.0
     }
 }
 
@@ -40,7 +41,7 @@ impl PartialOrd for Ready {
 
 impl Ord for Ready {
     fn cmp(&self, other: &Ready) -> std::cmp::Ordering {
-        self.0.seq.cmp(&other.0.seq)
+        self.0.cmp(&other.0)
     }
 }
 
@@ -118,10 +119,10 @@ fn run(
             wanted.entry((edge.node.seq, edge.nr)).or_default().push(i);
         }
         let targets = wanted.keys().map(|(seq, _)| *seq).collect();
-        needed = Some(leading_to(targets, queue.iter().map(|Ready(node)| node.clone()).collect()));
+        needed = Some(leading_to(targets, queue.iter().map(|Ready(_, node)| node.clone()).collect()));
     }
 
-    while let Some(Ready(node)) = queue.pop() {
+    while let Some(Ready(_, node)) = queue.pop() {
         let Some(mut arrived) = incoming.remove(&node.seq) else { continue };
         let leads = |edge: &Edge| needed.as_ref().is_none_or(|set| set.contains(&edge.node.seq));
         if needed.as_ref().is_some_and(|set| !set.contains(&node.seq)) {
@@ -156,7 +157,7 @@ fn run(
                 }
             }
             NodeKind::Op(op) => {
-                if !edges_of(&node).iter().flatten().any(leads) {
+                if !flows_on(&node, leads) {
                     continue;
                 }
                 let (kept, outs, mut edges) = unpack(&node)?;
@@ -249,7 +250,7 @@ fn deliver(
     let slots = match incoming.entry(edge.node.seq) {
         std::collections::hash_map::Entry::Occupied(e) => e.into_mut(),
         std::collections::hash_map::Entry::Vacant(e) => {
-            queue.push(Ready(edge.node.clone()));
+            queue.push(Ready(edge.node.seq, edge.node.clone()));
             let outputs = match &edge.node.kind {
                 NodeKind::Custom(_, types) => types.len(),
                 NodeKind::Op(op) => op.results(edge.node.args.lock().len()),
@@ -340,6 +341,11 @@ fn unpack(node: &Arc<Node>) -> Result<Unpacked> {
         outs.push(Var { value, edge, owner: None });
     }
     Ok((kept, outs, edges))
+}
+
+/// True if a gradient goes on from a node.
+fn flows_on(node: &Node, leads: impl Fn(&Edge) -> bool) -> bool {
+    node.args.lock().iter().any(|arg| matches!(arg, NodeArg::Val { edge: Some(edge), .. } if leads(edge)))
 }
 
 fn edges_of(node: &Node) -> Vec<Option<Edge>> {

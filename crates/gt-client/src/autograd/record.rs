@@ -3,7 +3,7 @@
 use super::mode::grad_enabled;
 use super::node::{Edge, Node, NodeArg, NodeKind, SavedValue};
 use crate::cell::Cell;
-use crate::current::with_stream_of;
+use crate::current::Place;
 use crate::session::Session;
 use crate::stream::{RecordArg, Stream};
 use crate::value::Value;
@@ -35,14 +35,14 @@ impl Var {
 
 /// Records one op of one result.
 pub fn record(op: Op, args: Operands<Var>) -> Result<Var> {
-    let first = args.iter().find_map(Operand::val).map(|v| v.value.clone());
-    match first {
-        Some(value) => with_stream_of(&value, |session, stream| record_in(session, stream, op, args)),
-        None => {
-            let (session, stream) = crate::current::current()?;
-            record_in(&session, &stream, op, args)
-        }
-    }
+    let Some(first) = args.iter().find_map(Operand::val) else {
+        let (session, stream) = crate::current::current()?;
+        return record_in(&session, &stream, op, args);
+    };
+    let place = Place::of(&first.value)?;
+    let out = record_in(&place.session, &place.stream, op, args);
+    place.put_back();
+    out
 }
 
 /// Records one op and gives all its results.
@@ -50,25 +50,37 @@ pub fn record_all(op: Op, args: Operands<Var>) -> Result<Values<Var>> {
     if op.results(args.len()) == 1 {
         return record(op, args).map(|var| smallvec![var]);
     }
-    let Some(first) = args.iter().find_map(Operand::val).map(|v| v.value.clone()) else {
+    let Some(first) = args.iter().find_map(Operand::val) else {
         return Err(Error::Type(format!("{}: expected a tensor, got numbers alone", op.text())));
     };
-    with_stream_of(&first, |session, stream| {
-        let Read { types: operands, list, tracked } = read(session, &op, &args)?;
+    let place = Place::of(&first.value)?;
+    let out = record_all_in(&place.session, &place.stream, op, args);
+    place.put_back();
+    out
+}
+
+fn record_all_in(
+    session: &Session,
+    stream: &Arc<Stream>,
+    op: Op,
+    args: Operands<Var>,
+) -> Result<Values<Var>> {
+    let Read { types: operands, list, tracked } = read(session, &op, &args)?;
+    let mut values = Vec::new();
+    if !stream.follow(session, &op, &list, |value| values.push(value))? {
         let types = infer_all(&op, &operands)?;
-        drop(operands);
-        let tracked = tracked && op.differentiable();
-        let values = stream.record_all(session, op.clone(), &list, types)?;
-        drop(list);
-        let node = tracked.then(|| op_node(op, args, &values));
-        after_op(session)?;
-        let var = |(nr, value): (usize, Value)| {
-            let flows = value.ty.dtype.is_float();
-            let node = node.as_ref().filter(|_| flows);
-            Var { edge: node.map(|node| Edge { node: node.clone(), nr: nr as u32 }), value, owner: None }
-        };
-        Ok(values.into_iter().enumerate().map(var).collect())
-    })
+        values = stream.append_all(session, op.clone(), &list, types)?;
+    }
+    drop((operands, list));
+    let tracked = tracked && op.differentiable();
+    let node = tracked.then(|| op_node(op, args, &values));
+    after_op(session)?;
+    let var = |(nr, value): (usize, Value)| {
+        let flows = value.ty.dtype.is_float();
+        let node = node.as_ref().filter(|_| flows);
+        Var { edge: node.map(|node| Edge { node: node.clone(), nr: nr as u32 }), value, owner: None }
+    };
+    Ok(values.into_iter().enumerate().map(var).collect())
 }
 
 /// Operands as the type rule and the stream take them.
@@ -111,16 +123,26 @@ fn read<'a>(session: &Session, op: &Op, args: &'a Operands<Var>) -> Result<Read<
 /// Records one op in a given stream.
 pub fn record_in(session: &Arc<Session>, stream: &Arc<Stream>, op: Op, args: Operands<Var>) -> Result<Var> {
     let Read { types, list, tracked } = read(session, &op, &args)?;
+    let mut known = None;
+    if stream.follow(session, &op, &list, |value| known = Some(value))?
+        && let Some(value) = known
+    {
+        drop((types, list));
+        let tracked = tracked && value.ty.dtype.is_float() && op.differentiable();
+        let node = tracked.then(|| op_node(op, args, std::slice::from_ref(&value)));
+        after_op(session)?;
+        return Ok(Var { value, edge: node.map(|node| Edge { node, nr: 0 }), owner: None });
+    }
     let ty = infer(&op, &types)?;
     drop(types);
     let tracked = tracked && ty.dtype.is_float() && op.differentiable();
     if !tracked {
-        let value = stream.record(session, op, &list, ty)?;
+        let value = stream.append(session, op, &list, ty)?;
         drop(list);
         after_op(session)?;
         return Ok(Var::plain(value));
     }
-    let value = stream.record(session, op.clone(), &list, ty)?;
+    let value = stream.append(session, op.clone(), &list, ty)?;
     drop(list);
     let edge = Some(Edge { node: op_node(op, args, std::slice::from_ref(&value)), nr: 0 });
     after_op(session)?;

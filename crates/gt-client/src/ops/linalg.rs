@@ -96,8 +96,13 @@ fn side(x: &Tensor) -> Result<(Var, bool)> {
 
 /// One product of matrices with batch dimensions, and a bias added before rounding.
 fn product(a: &Tensor, b: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    product_of(a, side(b)?, bias)
+}
+
+/// The same with a right side that may be stored transposed.
+fn product_of(a: &Tensor, (b, tb): (Var, bool), bias: Option<&Tensor>) -> Result<Tensor> {
     let tf32 = tf32(a.dtype());
-    let ((a, ta), (b, tb)) = (side(a)?, side(b)?);
+    let (a, ta) = side(a)?;
     let mut args: Operands<Var> = smallvec![Operand::Val(a), Operand::Val(b)];
     if let Some(bias) = bias {
         args.push(Operand::Val(bias.var()?));
@@ -259,10 +264,10 @@ pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
         same_dtype(x, bias)?;
     }
     if x.ndim() == 1 {
-        let out = product(&unsqueeze(x, 0)?, &moves::t(w)?, bias)?;
+        let out = product_of(&unsqueeze(x, 0)?, (w.var()?, true), bias)?;
         return moves::reshape(&out, &[-1]);
     }
-    product(x, &moves::t(w)?, bias)
+    product_of(x, (w.var()?, true), bias)
 }
 
 /// `beta * x + alpha * (a @ b)`.

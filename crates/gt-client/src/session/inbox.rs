@@ -4,6 +4,7 @@ use foldhash::fast::FixedState;
 use gt_ir::{Error, Result, TensorId, Ty};
 use gt_net::msg::{Bytes, Failure, Payload, SessionMsg, Stats};
 use gt_net::pieces::assemble;
+use gt_net::spin::Habit;
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -39,6 +40,8 @@ pub(super) struct Shared {
     pub(super) failed: AtomicBool,
     /// The server wants to know source lines: counts how often it asked, 0 if it does not.
     pub(super) lines_asked: AtomicU64,
+    /// How soon answers have come of late.
+    pub(super) habit: Habit,
 }
 
 /// Lines kept of a session that watches itself.

@@ -83,18 +83,19 @@ impl Outbox {
         self.marks.extend(marks);
     }
 
-    /// The shared copy of a structure, so that a repeated step is recognised by its address.
-    pub(super) fn share(&mut self, structure: Structure) -> (u64, Arc<Structure>) {
+    /// The shared copy of a structure, so that a repeated step is recognised by its address; its key, and whether it
+    /// came before.
+    pub(super) fn share(&mut self, structure: Structure) -> (Arc<Structure>, u64, bool) {
         let key = structure.key();
         match self.structures.get(&key) {
-            Some(known) if **known == structure => (key, known.clone()),
+            Some(known) if **known == structure => (known.clone(), key, true),
             _ => {
                 if self.structures.len() >= 256 {
                     self.structures.clear();
                 }
                 let shared = Arc::new(structure);
                 self.structures.insert(key, shared.clone());
-                (key, shared)
+                (shared, key, false)
             }
         }
     }

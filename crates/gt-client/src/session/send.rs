@@ -2,7 +2,7 @@
 
 use super::outbox::{Outbox, Unfinished};
 use super::{Session, closed};
-use crate::stream::{Sealed, SourceLine};
+use crate::stream::{Sealed, SourceLine, Work};
 use crate::value::Value;
 use gt_ir::{Program, Result, Slot, TensorId};
 use gt_net::msg::{Batch, ClientMsg, Fetch, Prefix, Run};
@@ -60,17 +60,25 @@ impl Session {
     /// Puts a sealed program into the queue under its number. Returns values to be dropped later, and the frees of
     /// a program without instructions.
     fn number(&self, outbox: &mut Outbox, mut s: Sealed) -> (Vec<Value>, Vec<TensorId>) {
-        if s.structure.instrs.is_empty() {
+        if matches!(&s.structure, Work::New(structure, _) if structure.instrs.is_empty()) {
             return (s.held, s.frees);
         }
         let completed = self.shared.inbox.lock().completed;
         outbox.retire(completed, self.shared.failed.load(Ordering::Relaxed));
         outbox.seq += 1;
         let seq = outbox.seq;
-        outbox.scalars.promote(&mut s.structure, &mut s.slots);
-        let known = outbox.structures.len();
-        let (key, structure) = outbox.share(s.structure);
-        let new = outbox.structures.len() != known;
+        let (structure, key, known) = match s.structure {
+            Work::Known(way) => (way.structure.clone(), way.key, true),
+            Work::New(mut structure, whole) => {
+                let slots = s.slots.len();
+                outbox.scalars.promote(&mut structure, &mut s.slots);
+                let (structure, key, known) = outbox.share(structure);
+                if let Some(whole) = whole.filter(|_| known) {
+                    whole.learn(&structure, key, &s.slots, slots, s.bytes);
+                }
+                (structure, key, known)
+            }
+        };
         if !structure.marks.is_empty() {
             self.send_signals(outbox);
         }
@@ -91,7 +99,7 @@ impl Session {
             lines: s.lines,
             ends_step: s.ends_step,
             instrs: program.structure.instrs.len(),
-            new,
+            new: !known,
         });
         outbox.lived.made(&program.outs, s.out_lines);
         let dying = program.inputs.iter().zip(&program.structure.inputs).filter(|(_, input)| input.dies);

@@ -6,6 +6,7 @@ use super::{Session, closed};
 use crate::wait::Waiting;
 use gt_ir::Result;
 use gt_net::msg::ClientMsg;
+use gt_net::spin;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -78,16 +79,22 @@ impl Session {
             out.is_some() || fatal.is_some()
         };
         let mut found = look(&mut self.shared.inbox.lock());
-        if !found && !self.link.drives() {
-            let mut seen = self.shared.arrivals.load(Ordering::Acquire);
-            found = gt_net::spin::for_a_moment(|| {
-                let now = self.shared.arrivals.load(Ordering::Acquire);
-                now != std::mem::replace(&mut seen, now) && look(&mut self.shared.inbox.lock())
-            });
+        let (start, drives) = (Instant::now(), self.link.drives());
+        let mut seen = self.shared.arrivals.load(Ordering::Acquire);
+        let mut come = |look: &mut dyn FnMut(&mut Inbox) -> bool| {
+            let now = self.shared.arrivals.load(Ordering::Acquire);
+            now != std::mem::replace(&mut seen, now) && look(&mut self.shared.inbox.lock())
+        };
+        if !found && !drives {
+            found = spin::for_a_moment(|| come(&mut look));
         }
         if !found {
             let mut attempt = |patience: Duration| {
                 let deadline = Instant::now() + patience;
+                let awake = self.shared.habit.awake().saturating_sub(start.elapsed());
+                if !drives && !awake.is_zero() && spin::within(awake, || come(&mut look)) {
+                    return true;
+                }
                 if control {
                     let mut done = || look(&mut self.shared.inbox.lock());
                     if let Some(done) = self.link.drive(deadline, &mut done) {
@@ -106,6 +113,7 @@ impl Session {
             };
             crate::wait::block_on(&mut attempt, &|| self.waiting())?;
         }
+        self.shared.habit.took(start.elapsed());
         match (out, fatal) {
             (Some(out), _) => Ok(out),
             (None, Some(error)) => {

@@ -1,5 +1,6 @@
 //! The program being recorded: its values, its live-ins and slots, and where to cut it.
 
+use super::follow::{Pasts, Trail};
 use super::prefix::Progress;
 use super::{Rebind, SourceLine, Stream};
 use crate::value::Value;
@@ -52,6 +53,10 @@ pub(super) struct Open {
     /// The mesh its signals are on; 0 while there is none.
     pub mesh: u32,
     pub progress: Progress,
+    /// The program it follows, in place of entries.
+    pub trail: Option<Trail>,
+    /// Programs it may follow.
+    pub pasts: Arc<Pasts>,
 }
 
 pub(super) const INPUT: u32 = 1 << 31;
@@ -62,7 +67,7 @@ pub(super) const WINDOW: usize = 8;
 pub(super) const SIGNATURE: FixedState = FixedState::with_seed(0x6774);
 
 impl Open {
-    pub fn new(base: u64, positions: Arc<[usize]>) -> Open {
+    pub fn new(base: u64, positions: Arc<[usize]>, pasts: Arc<Pasts>) -> Open {
         Open {
             base,
             entries: Vec::new(),
@@ -78,6 +83,8 @@ impl Open {
             at_once: false,
             mesh: 0,
             progress: Progress::new(positions),
+            trail: None,
+            pasts,
         }
     }
 

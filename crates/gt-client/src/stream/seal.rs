@@ -1,7 +1,7 @@
 //! Sealing: the open program, or its beginning, becomes a structure and its binding (C4).
 
-use super::Sealed;
 use super::open::{Entry, INPUT, Open};
+use super::{Sealed, Whole, Work};
 use crate::signal::{FIRM, FIRM_IF_KEPT};
 use foldhash::fast::FixedState;
 use gt_ir::signal::Mark;
@@ -11,6 +11,16 @@ use std::collections::HashSet;
 impl Open {
     /// Takes the instructions of the first `cut` values out as a program; the rest stays open.
     pub fn seal_prefix(&mut self, cut: usize) -> Sealed {
+        let past = match cut == self.len() {
+            true => match self.seal_followed() {
+                Ok(sealed) => return sealed,
+                Err(past) => past,
+            },
+            false => {
+                self.write_out();
+                None
+            }
+        };
         let ends_step = std::mem::take(&mut self.step_ended);
         self.free_bytes = 0;
         let rest: Vec<Entry> = self.entries.split_off(cut);
@@ -72,6 +82,7 @@ impl Open {
         let mut out_lines = Vec::new();
         let mut meta = Vec::with_capacity(rest.len().min(cut));
         let mut marks = Vec::new();
+        let mut types = Vec::with_capacity(if rest.is_empty() { cut } else { 0 });
         for (i, e) in entries.into_iter().enumerate() {
             if e.alive || needed[i] {
                 outs.push(n_inputs + i as u32);
@@ -89,6 +100,9 @@ impl Open {
                 let kept = e.alive || needed[i];
                 let firm = e.mark & FIRM != 0 || (kept && e.mark & FIRM_IF_KEPT != 0);
                 marks.push(Mark { value: n_inputs + i as u32, signal: (e.mark >> 2) - 1, firm });
+            }
+            if rest.is_empty() {
+                types.push(e.ty);
             }
             if let Some(Instr { op, args }) = e.instr {
                 lines.push(e.line);
@@ -111,6 +125,10 @@ impl Open {
             at_once: self.at_once,
         };
         let slots = sealed.slots.iter().map(|&k| old_slots[k as usize].clone()).collect();
+
+        let whole = rest.is_empty() && structure.marks.is_empty();
+        let whole = whole.then(|| Whole { types, pasts: self.pasts.clone(), past });
+        let structure = Work::New(structure, whole);
 
         // What stays open: operands from before the cut become inputs.
         let cut_pos = self.base + cut as u64;

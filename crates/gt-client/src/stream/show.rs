@@ -1,7 +1,7 @@
 //! The open program as a person or a file wants it.
 
-use super::Stream;
 use super::open::{INPUT, Open};
+use super::{Stream, Work};
 use crate::signal;
 use crate::signal::FIRM;
 use gt_ir::{Arg, Program, Slot};
@@ -10,7 +10,8 @@ use std::sync::Arc;
 impl Stream {
     /// The open program as it would be sent now. It stays open.
     pub fn snapshot(&self) -> Option<Program> {
-        let open = self.open.lock();
+        let mut open = self.open.lock();
+        self.write_out(&mut open);
         let mut copy = Open {
             entries: open.entries.clone(),
             inputs: open.inputs.clone(),
@@ -18,13 +19,18 @@ impl Stream {
             data: open.data,
             frees: open.frees.clone(),
             at_once: open.at_once,
-            ..Open::new(open.base, Arc::default())
+            ..Open::new(open.base, Arc::default(), Arc::default())
         };
         drop(open);
         let n = copy.entries.len();
         let s = copy.seal_prefix(n);
-        let key = s.structure.key();
-        let structure = Arc::new(s.structure);
+        let (structure, key) = match s.structure {
+            Work::New(structure, _) => {
+                let key = structure.key();
+                (Arc::new(structure), key)
+            }
+            Work::Known(way) => (way.structure.clone(), way.key),
+        };
         let program =
             Program { structure, key, inputs: s.inputs, outs: s.outs, slots: s.slots, frees: s.frees };
         (n > 0).then_some(program)
@@ -32,7 +38,8 @@ impl Stream {
 
     /// The open program's instructions, for `gt.debug.print_tape`.
     pub fn tape(&self) -> Vec<String> {
-        let open = self.open.lock();
+        let mut open = self.open.lock();
+        self.write_out(&mut open);
         let name = |v: u32| match v & INPUT {
             0 => format!("TENSOR[{}]", open.entries[v as usize].id.0),
             _ => format!("TENSOR[{}]", open.inputs[(v & !INPUT) as usize].0.0),

@@ -139,6 +139,12 @@ impl Tensor {
         Ok(())
     }
 
+    /// Forgets the accumulated gradient.
+    pub fn clear_grad(&self) {
+        let old = self.0.slot.get().and_then(|slot| slot.grad.lock().take());
+        drop(old);
+    }
+
     /// Where the gradient accumulates.
     pub fn grad_slot(&self) -> Arc<GradSlot> {
         self.0.slot.get_or_init(Arc::default).clone()

@@ -435,7 +435,7 @@ impl Session {
     pub(super) fn fetch_pieces(&mut self, fetch: Fetch, spread: &Spread, parts: &mut Parts) -> Result<()> {
         let Some(tensor) = self.tensors.get(&fetch.tensor) else { return Ok(()) };
         let shape = tensor.ty.shape.clone();
-        let mut gather = Gather { waiting: Vec::new(), got: Vec::new() };
+        let mut gather = Gather { waiting: Vec::new(), got: Vec::new(), from: Vec::new() };
         let workers = &spread.mesh.workers;
         for (index, &worker) in workers.iter().enumerate() {
             let (mut starts, mut sizes) =
@@ -459,15 +459,20 @@ impl Session {
         let Some(at) = gather.waiting.iter().position(|(w, ..)| *w == worker) else { return };
         let (_, starts, sizes) = gather.waiting.remove(at);
         match value.result {
-            Ok(payload) => gather.got.push(Piece { starts, sizes, payload }),
+            Ok(payload) => {
+                gather.got.push(Piece { starts, sizes, payload });
+                gather.from.push(worker);
+            }
             Err(failure) => {
                 self.gathers.remove(&value.req);
                 return self.tell_value(Value { req: value.req, result: Err(failure) });
             }
         }
         if gather.waiting.is_empty() {
-            let pieces = std::mem::take(&mut gather.got);
+            let (pieces, from) = (std::mem::take(&mut gather.got), std::mem::take(&mut gather.from));
             self.gathers.remove(&value.req);
+            // A client that cannot reach them asks for the pieces by their places.
+            from.into_iter().for_each(|worker| self.granted(value.req, worker));
             self.news.values.push(Value { req: value.req, result: Ok(Payload::Pieces(pieces)) });
         }
     }

@@ -333,7 +333,7 @@ impl Session {
             ClientMsg::Withdraw { tensor, error } => {
                 self.note(cx, "RECV", None, "Withdraw", 0, || format!("{} {error}", tensor_text(*tensor)))
             }
-            ClientMsg::FetchRelay { req, tensor } => self
+            ClientMsg::FetchRelay { req, tensor, .. } => self
                 .note(cx, "RECV", None, "Fetch", 16, || format!("{} req={req} relay", tensor_text(*tensor))),
             ClientMsg::Sync { seq } => self.note(cx, "RECV", None, "Sync", 8, || format!("seq={seq}")),
             ClientMsg::Signals { specs } => {

@@ -123,12 +123,13 @@ impl Session {
                 self.withdraw(tensor, error, cx);
                 self.resume(cx)
             }
-            ClientMsg::FetchRelay { req, tensor } => self.fetch_relay(req, tensor, cx),
+            ClientMsg::FetchRelay { req, tensor, piece } => self.fetch_relay(req, tensor, piece, cx),
             ClientMsg::Sync { seq } if seq > self.last_seq => {
                 bail!(Value, "sync: program {seq} was never sent, the last one is {}", self.last_seq)
             }
             ClientMsg::Sync { seq } => {
                 self.sync = self.sync.max(Some(seq));
+                self.hurry(seq, cx);
                 Ok(())
             }
             // These are the machine's.
@@ -140,6 +141,15 @@ impl Session {
             | ClientMsg::Lines { .. }
             | ClientMsg::Bye => Ok(()),
             ClientMsg::Signals { specs } => self.add_signals(specs),
+        }
+    }
+
+    /// Someone waits for programs: their workers are not to keep the word that they have finished for the next answer.
+    fn hurry(&mut self, seq: u64, cx: &mut Cx) {
+        let workers: BTreeSet<WorkerId> =
+            self.pending.range(..=seq).flat_map(|(_, p)| p.workers.iter().copied()).collect();
+        for worker in workers {
+            self.send_part(worker, Batch::default(), cx);
         }
     }
 
@@ -560,9 +570,11 @@ impl Session {
         self.tell_worker(cx, worker, WorkerCmd::Poison { session: self.id, tensor: id, failure });
     }
 
-    fn fetch_relay(&mut self, req: u64, id: TensorId, cx: &mut Cx) -> Result<()> {
-        let granted = self.granted.iter().find(|(r, _)| *r == req).map(|(_, w)| *w);
-        let holder = || self.tensors.get(&id).and_then(Tensor::source);
+    fn fetch_relay(&mut self, req: u64, id: TensorId, piece: Option<u32>, cx: &mut Cx) -> Result<()> {
+        // Whoever has a piece of a value has no other, so only the one that promised it can send it.
+        let at = piece.unwrap_or(0) as usize;
+        let granted = self.granted.iter().filter(|(r, _)| *r == req).nth(at).map(|(_, w)| *w);
+        let holder = || self.tensors.get(&id).filter(|_| piece.is_none()).and_then(Tensor::source);
         match granted.or_else(holder).filter(|w| cx.pool.get(*w).is_some()) {
             Some(worker) => {
                 self.relays.push((worker, id, req));

@@ -119,7 +119,9 @@ impl Pending {
 pub(super) struct Gather {
     /// Who has not answered, and where their pieces begin and end.
     pub waiting: Vec<(WorkerId, Vec<u64>, Vec<u64>)>,
+    /// The pieces that have come, and from whom.
     pub got: Vec<Piece>,
+    pub from: Vec<WorkerId>,
 }
 
 /// A fetch that a worker has not answered.

@@ -385,7 +385,7 @@ impl Client {
         let id = *self.fetches.get(&value.req).expect("an answer to a question nobody asked");
         match value.result {
             Ok(Payload::Bulk { .. }) => {
-                to.push_back(ClientMsg::FetchRelay { req: value.req, tensor: id });
+                to.push_back(ClientMsg::FetchRelay { req: value.req, tensor: id, piece: None });
                 return;
             }
             Ok(Payload::Inline(bytes)) => self.check_value(id, &bytes),

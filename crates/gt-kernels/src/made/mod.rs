@@ -40,7 +40,7 @@ pub fn kernel(kernel: &Kernel, plan: &Plan) -> Option<Launches> {
 #[derive(Clone, PartialEq, Debug)]
 enum Param {
     Address(Base),
-    /// A number in a slot.
+    /// A number in a slot, or one that the compiler is not to see.
     Number(Num, DType),
     Start(At),
     Failed,
@@ -53,6 +53,8 @@ pub(crate) struct Writer<'a> {
     body: String,
     /// Positions fit in 32 bits.
     small: bool,
+    /// Numbers are given when it runs.
+    hides: bool,
 }
 
 impl<'a> Writer<'a> {
@@ -67,7 +69,7 @@ impl<'a> Writer<'a> {
         });
         let all = loads.chain(low.puts.iter().map(|p| &p.at)).map(extent);
         let small = all.chain([low.numel() as i128]).max().unwrap_or(0) < 1 << 30;
-        Writer { low, params: Vec::new(), body: String::new(), small }
+        Writer { low, params: Vec::new(), body: String::new(), small, hides: low.has_known_function() }
     }
 
     /// The integer type of positions.
@@ -126,8 +128,8 @@ impl<'a> Writer<'a> {
 
     fn number(&mut self, x: Num, dtype: DType) -> String {
         match x {
-            Num::Const(x) => literal(x, dtype),
-            Num::Slot(_) => {
+            Num::Const(x) if !self.hides => literal(x, dtype),
+            Num::Const(_) | Num::Slot(_) => {
                 let name = self.param(Param::Number(x, dtype));
                 format!("({}){name}", Computing::of(dtype).text())
             }
@@ -263,4 +265,41 @@ pub(crate) fn streams(low: &Low) -> Vec<(&At, usize)> {
         _ => None,
     });
     loads.chain(low.puts.iter().map(|p: &Put| (&p.at, p.dtype.size()))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gt_compiler::{CompileOptions, Work, compile};
+    use gt_ir::text;
+
+    /// The text made for the last kernel of a program.
+    fn made(program: &str) -> String {
+        let structure = text::parse_structure(program).unwrap();
+        let plan = compile(&structure, &structure.check().unwrap(), CompileOptions::default()).unwrap();
+        let Some(Work::Kernel(last)) = plan.steps.last().map(|s| &s.work) else { panic!("{plan}") };
+        let launches = kernel(last, &plan).unwrap();
+        match &launches.list[0].function {
+            Function::Made { text, .. } => text.to_string(),
+            Function::Plain(name) => panic!("plain {name}"),
+        }
+    }
+
+    #[test]
+    fn a_function_of_what_is_known_is_left_to_the_device() {
+        let of = |what: &str| {
+            made(&format!(
+                "in TENSOR[0] f32[300]
+                 TENSOR[1] := FULL{{shape=[300],dtype=f32}} 0.73
+                 TENSOR[2] := {what}
+                 TENSOR[3] := MUL TENSOR[0] TENSOR[2]
+                 out TENSOR[3]"
+            ))
+        };
+        let hidden = of("TANH TENSOR[1]");
+        assert!(hidden.contains("double p") && !hidden.contains("__uint_as_float"), "{hidden}");
+        // What rounds alike everywhere may be worked out before.
+        let seen = of("SQRT TENSOR[1]");
+        assert!(!seen.contains("double p") && seen.contains("__uint_as_float"), "{seen}");
+    }
 }

@@ -20,6 +20,7 @@ fn base(dtype: DType) -> Case {
         causal: false,
         mask: Mask::None,
         strided: false,
+        turned: false,
         shifted: 0,
         scale: 0.3,
     }
@@ -122,6 +123,18 @@ fn singles_and_doubles_are_right() {
         ];
         both(&cases, Kernels::Made);
     }
+}
+
+#[test]
+fn results_may_be_written_with_heads_inside_of_rows() {
+    for dtype in [DType::BF16, DType::F32] {
+        let b =
+            Case { turned: true, causal: true, heads: 4, key_heads: 2, rows: 40, cols: 50, ..base(dtype) };
+        both(&[b.clone(), Case { batch: vec![], d: 32, e: 16, ..b.clone() }], Kernels::Made);
+        both(&[Case { batch: vec![1], rows: 5, cols: 7, ..b }], Kernels::Plain);
+    }
+    let b = Case { turned: true, rows: 70, cols: 70, d: 64, e: 64, ..base(DType::BF16) };
+    both(&[b], Kernels::Hopper);
 }
 
 #[test]

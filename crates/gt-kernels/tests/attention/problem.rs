@@ -41,6 +41,8 @@ pub struct Case {
     pub mask: Mask,
     /// Heads lie inside of rows, and the outer batches do not follow evenly.
     pub strided: bool,
+    /// Results are written with heads inside of rows.
+    pub turned: bool,
     /// Elements before the first.
     pub shifted: usize,
     pub scale: f64,
@@ -136,6 +138,28 @@ impl Case {
             }
         }
         map
+    }
+
+    /// The map of a result of this shape.
+    fn written(&self, shape: &Shape) -> Map {
+        let mut map = Map::dense(shape);
+        if self.turned {
+            let n = shape.len();
+            map.strides[n - 3] = shape[n - 1] as isize;
+            map.strides[n - 2] = (shape[n - 1] * shape[n - 3]) as isize;
+        }
+        map
+    }
+
+    /// Numbers of a result in row-major order, from the order in which they were written.
+    fn turned_back(&self, got: &[f64], shape: &[usize]) -> Vec<f64> {
+        let n = shape.len();
+        let (heads, rows, width) = (shape[n - 3], shape[n - 2], shape[n - 1]);
+        let at = |i: usize| {
+            let (x, row, head) = (i % width, i / width % rows, i / width / rows % heads);
+            ((i / (width * rows * heads) * rows + row) * heads + head) * width + x
+        };
+        (0..got.len()).map(|i| got[at(i)]).collect()
     }
 
     fn wide(&self) -> DType {
@@ -292,6 +316,10 @@ pub fn check(c: &Case, kernels: Kernels, backward: bool) {
         .map(|i| Array::new(7 + i as u32, types[i], &[wants[i].len()], Map::dense(&[0].into()), |_| f64::NAN))
         .collect();
 
+    let result = |storage: u32, shape: &[usize]| {
+        let shape: Shape = shape.into();
+        Tensor { storage, dtype: c.dtype, map: c.written(&shape), shape }
+    };
     let scale = Num::Const(Scalar::Float(c.scale));
     let mask_tensor = mask.as_ref().map(|m| m.tensor.clone());
     let work = match backward {
@@ -305,9 +333,9 @@ pub fn check(c: &Case, kernels: Kernels, backward: bool) {
             dout: dout.tensor.clone(),
             scale,
             mask: mask_tensor,
-            dq: 7,
-            dk: 8,
-            dv: 9,
+            dq: result(7, &shapes[0]),
+            dk: result(8, &shapes[1]),
+            dv: result(9, &shapes[2]),
         })),
         false => Work::Attention(Box::new(Attention {
             causal: c.causal,
@@ -316,7 +344,7 @@ pub fn check(c: &Case, kernels: Kernels, backward: bool) {
             v: v.tensor.clone(),
             scale,
             mask: mask_tensor,
-            out: 7,
+            out: result(7, &shapes[3]),
             lse: 8,
         })),
     };
@@ -356,7 +384,11 @@ pub fn check(c: &Case, kernels: Kernels, backward: bool) {
         let from = addresses[7 + i] as *const u64;
         // SAFETY: the address is that of the copy made above, which is as long.
         unsafe { std::ptr::copy_nonoverlapping(from, result.bytes.as_mut_ptr(), n) };
-        let got = result.read(types[i], wants[i].len());
+        let mut got = result.read(types[i], wants[i].len());
+        let shape = &shapes[if backward { i } else { 3 }];
+        if c.turned && (backward || i == 0) {
+            got = c.turned_back(&got, shape);
+        }
         let what = if backward { ["dq", "dk", "dv"][i] } else { ["out", "lse"][i] };
         compare(c, what, &got, &wants[i], kernels);
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rustix::net::RecvFlags;
 
-use super::wire::{How, Reply, read_exact, read_reply, send_request};
+use super::wire::{How, Reply, read_exact, read_reply, refused, send_request};
 use super::{BulkError, Dir, Endpoint, Ticket, host_id};
 use crate::addr::Addr;
 use crate::shm::{Shm, ShmPool, inode};
@@ -91,6 +91,16 @@ impl BulkClient {
             }
             Err(error) => Err((error, shm)),
         }
+    }
+
+    /// Lets a worker of this host have a segment that stays in use here: from now on both see it.
+    pub fn lend(&self, endpoint: &Endpoint, ticket: &Ticket, shm: &Shm) -> Result<(), BulkError> {
+        check(ticket, Dir::Put, shm.len())?;
+        let connection = self.connect(endpoint)?;
+        if !connection.passes(shm.len()) {
+            return Err(BulkError::Unreachable("memory is shared on one host only".into()));
+        }
+        self.pass(endpoint, connection, ticket, shm).map(|_| ())
     }
 
     /// Fetches a tensor's bytes into `into`, which has the ticket's size.
@@ -231,7 +241,7 @@ impl Connection {
 }
 
 /// Shared memory on the same host, TCP elsewhere and where the former fails.
-fn open(endpoint: &Endpoint) -> Result<Stream, BulkError> {
+pub(super) fn open(endpoint: &Endpoint) -> Result<Stream, BulkError> {
     let mut trouble = String::from("it gave no address");
     if let Some(name) = endpoint.unix.as_ref().filter(|_| endpoint.host_id == host_id()) {
         match SocketAddr::from_abstract_name(name).and_then(|addr| UnixStream::connect_addr(&addr)) {
@@ -255,11 +265,4 @@ fn check(ticket: &Ticket, dir: Dir, len: usize) -> Result<(), BulkError> {
     }
     let expected = format!("a {:?} of {} bytes", ticket.dir, ticket.bytes);
     Err(BulkError::Mismatch { expected, got: format!("a {dir:?} of {len} bytes") })
-}
-
-fn refused(reply: Reply) -> BulkError {
-    match reply {
-        Reply::Refused(text) => BulkError::Refused(text),
-        other => BulkError::Refused(format!("unexpected reply {other:?}")),
-    }
 }

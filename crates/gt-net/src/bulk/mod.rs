@@ -3,6 +3,7 @@
 //! On one host the bytes lie in a sealed memfd whose descriptor is passed; elsewhere they are streamed.
 
 mod client;
+mod letters;
 mod server;
 mod ticket;
 mod wire;
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use client::BulkClient;
+pub use letters::LetterStream;
 pub use server::{BulkServer, BulkServerOptions};
 pub use ticket::{Dir, Ticket, TicketError, TicketKey, now_ms};
 

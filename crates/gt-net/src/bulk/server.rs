@@ -13,6 +13,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::letters::read_letter;
 use super::ticket::{Dir, Spent, Ticket, TicketKey, now_ms};
 use super::wire::{How, Reply, read_exact, read_request, send_reply};
 use super::{BulkBytes, BulkStore, Endpoint, host_id};
@@ -209,6 +210,7 @@ impl<'a> Connection<'a> {
             }
             self.stream.set_timeouts(Some(PATIENCE))?;
             match ticket.dir {
+                Dir::Put if how == How::Letters => return self.letters(&ticket),
                 Dir::Put => self.put(how, &ticket, fd)?,
                 // What did not arrive may be asked for again.
                 Dir::Get => self.get(how, &ticket).inspect_err(|_| self.shared.spent.refund(&ticket))?,
@@ -244,7 +246,7 @@ impl<'a> Connection<'a> {
                 Err(error) => return self.reply(Reply::Refused(error.to_string())),
             },
             (How::Memfd, None) => return self.reply(Reply::Refused("bulk: no descriptor came".into())),
-            (How::Stream, _) => {
+            (How::Stream | How::Letters, _) => {
                 let mut bytes = Vec::new();
                 if bytes.try_reserve_exact(len).is_err() {
                     return self.reply(Reply::Refused(format!("bulk: no memory for {len} bytes")));
@@ -268,6 +270,17 @@ impl<'a> Connection<'a> {
             }
             Err(text) => self.reply(Reply::Refused(text)),
         }
+    }
+
+    /// Takes letters until the connection ends. One that is refused ends it: nothing may be missing between others.
+    fn letters(&mut self, ticket: &Ticket) -> io::Result<()> {
+        self.reply(Reply::Go)?;
+        // A worker may have nothing to write for a long time; when it is lost, this one is told and closes.
+        self.stream.set_timeouts(None)?;
+        while let Some(letter) = read_letter(self.stream)? {
+            self.guarded(|store| store.put(ticket, BulkBytes::Vec(letter))).map_err(io::Error::other)?;
+        }
+        Ok(())
     }
 
     fn get(&mut self, how: How, ticket: &Ticket) -> io::Result<()> {

@@ -1,7 +1,7 @@
 //! The bytes of a bulk connection: a fixed request, a fixed reply, descriptors beside them, data after them.
 //!
 //! ```text
-//! request   "GTbk" | u8 version | u8 how (0 stream, 1 memfd) | ticket
+//! request   "GTbk" | u8 version | u8 how (0 stream, 1 memfd, 2 letters) | ticket
 //! reply     u8 status | u8 kept | u64 length | text of a refusal
 //! ```
 
@@ -14,6 +14,7 @@ use rustix::net::{
     SendFlags,
 };
 
+use super::BulkError;
 use super::ticket::{TICKET, Ticket};
 use crate::stream::Stream;
 
@@ -31,6 +32,8 @@ pub enum How {
     Stream,
     /// In a memfd whose descriptor is passed; for a get: if the worker likes.
     Memfd,
+    /// As letters, from now on and until the connection ends.
+    Letters,
 }
 
 /// What the worker answers.
@@ -53,7 +56,7 @@ pub fn send_request(stream: &Stream, how: How, ticket: &Ticket, fd: Option<impl 
     let mut bytes = [0; REQUEST];
     bytes[..4].copy_from_slice(&MAGIC);
     bytes[4] = VERSION;
-    bytes[5] = (how == How::Memfd) as u8;
+    bytes[5] = how as u8;
     bytes[6..].copy_from_slice(&ticket.to_bytes());
     send(stream, &bytes, fd)
 }
@@ -68,7 +71,12 @@ pub fn read_request(stream: &Stream) -> io::Result<Option<(How, Ticket, Option<O
     if bytes[..4] != MAGIC || bytes[4] != VERSION {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "bulk: no request of this version"));
     }
-    let how = if bytes[5] == 0 { How::Stream } else { How::Memfd };
+    let how = match bytes[5] {
+        0 => How::Stream,
+        1 => How::Memfd,
+        2 => How::Letters,
+        _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "bulk: no request of this version")),
+    };
     let mut ticket = [0; TICKET];
     ticket.copy_from_slice(&bytes[6..]);
     Ok(Some((how, Ticket::from_bytes(&ticket), fd)))
@@ -171,4 +179,12 @@ fn receive(stream: &Stream, bytes: &mut [u8]) -> io::Result<(bool, Option<OwnedF
         }
     }
     Ok((true, found))
+}
+
+/// The error that an unwelcome reply stands for.
+pub fn refused(reply: Reply) -> BulkError {
+    match reply {
+        Reply::Refused(text) => BulkError::Refused(text),
+        other => BulkError::Refused(format!("unexpected reply {other:?}")),
+    }
 }

@@ -111,10 +111,11 @@ impl Sizes {
             v: v.clone(),
             scale,
             mask: mask.clone(),
-            out: 3,
+            out: out.clone(),
             lse: 4,
         };
-        let backward = AttentionGrad { causal, q, k, v, out, lse, dout, scale, mask, dq: 6, dk: 7, dv: 8 };
+        let [dq, dk, dv] = [(6, &q), (7, &k), (8, &v)].map(|(s, t)| dense(s, self.dtype, &t.shape));
+        let backward = AttentionGrad { causal, q, k, v, out, lse, dout, scale, mask, dq, dk, dv };
         let works = [Work::Attention(Box::new(forward)), Work::AttentionGrad(Box::new(backward))];
         let storage = Storage { bytes: 0, place: Place::Input(0), reuse: None };
         Plan {

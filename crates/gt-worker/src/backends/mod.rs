@@ -29,6 +29,24 @@ pub fn choose_share(name: &str, i: usize, n: usize) -> Result<(Arc<dyn Backend>,
     }
 }
 
+/// Opens a device by name for a process that stays on these cores, a thread on each.
+pub fn choose_on(
+    name: &str,
+    cores: &[usize],
+    device: Option<u32>,
+) -> Result<(Arc<dyn Backend>, Option<String>)> {
+    let allowed = cpu::threads::cores();
+    if let Some(core) = cores.iter().find(|core| !allowed.contains(core)) {
+        bail!(Value, "cores: core {core} is not among those this process may use, {allowed:?}");
+    }
+    cpu::threads::confine(cores);
+    let (chosen, why) = choose(name, Some(cores.len() as u32), device)?;
+    match chosen.name() {
+        "cpu" => Ok((Arc::new(cpu::CpuBackend::on_cores(cores)), why)),
+        _ => Ok((chosen, why)),
+    }
+}
+
 /// Opens a device by name. `auto` (also `pytorch`) is the fastest there is, `numpy` is the reference.
 pub fn open(name: &str, threads: Option<u32>) -> Result<Arc<dyn Backend>> {
     choose(name, threads, None).map(|(backend, _)| backend)

@@ -4,11 +4,12 @@ use super::ties::Ties;
 use super::{Communicator, Group, Take, Want};
 use crate::backend::PlanError;
 use gt_ir::Error;
+use gt_net::spin;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 /// A gang, as all its ranks name it: the dispatcher and the number of the gang.
 pub type Name = (u64, u64);
@@ -44,6 +45,8 @@ struct Meeting {
     /// Groups of ranks along each axis, then all of them.
     tables: Vec<Vec<Table>>,
     state: Mutex<Shared>,
+    /// True once `Shared::broken` says why.
+    failed: AtomicBool,
 }
 
 #[derive(Default)]
@@ -58,6 +61,9 @@ struct Shared {
 struct Table {
     state: Mutex<Round>,
     changed: Condvar,
+    /// Rounds to which all have come, and those that are over: for whoever looks without the lock.
+    full: AtomicU64,
+    over: AtomicU64,
 }
 
 /// A buffer of another thread.
@@ -186,15 +192,17 @@ impl Meeting {
         let n: usize = shape.iter().product();
         let table = |size: usize| {
             let round = Round { shown: (0..size).map(|_| None).collect(), ..Round::default() };
-            Table { state: Mutex::new(round), changed: Condvar::new() }
+            let (full, over) = (AtomicU64::new(0), AtomicU64::new(0));
+            Table { state: Mutex::new(round), changed: Condvar::new(), full, over }
         };
         let along = |size: usize| (0..n / size.max(1)).map(|_| table(size)).collect();
         let tables = shape.iter().copied().chain([n]).map(along).collect();
-        Arc::new(Meeting { mesh, tables, state: Mutex::default() })
+        Arc::new(Meeting { mesh, tables, state: Mutex::default(), failed: AtomicBool::new(false) })
     }
 
     fn fail(&self, error: &PlanError) {
         self.state.lock().broken.get_or_insert_with(|| error.clone());
+        self.failed.store(true, Ordering::Release);
         for table in self.tables.iter().flatten() {
             // Under its lock, so that nobody misses it between looking and sleeping.
             let _round = table.state.lock();
@@ -203,7 +211,7 @@ impl Meeting {
     }
 
     fn broken(&self) -> Option<PlanError> {
-        self.state.lock().broken.clone()
+        if self.failed.load(Ordering::Acquire) { self.state.lock().broken.clone() } else { None }
     }
 }
 
@@ -226,7 +234,13 @@ impl Communicator for Ranked {
         round.shown[self.rank] = Some(mine.iter().map(|b| Shown(b.as_ptr(), b.len())).collect());
         round.here += 1;
         if round.here == self.size {
+            table.full.store(number + 1, Ordering::Release);
             table.changed.notify_all();
+        } else {
+            // Most often the others are near: looking costs less than sleeping.
+            let come = || table.full.load(Ordering::Acquire) > number;
+            let failed = || self.meeting.failed.load(Ordering::Acquire);
+            MutexGuard::unlocked(&mut round, || spin::for_a_moment(|| come() || failed()));
         }
         while round.here < self.size {
             if let Some(error) = self.meeting.broken() {
@@ -243,10 +257,13 @@ impl Communicator for Ranked {
         round.done += 1;
         if round.done == self.size {
             *round = Round { number: number + 1, shown: vec![None; self.size], ..Round::default() };
+            table.over.store(number + 1, Ordering::Release);
             table.changed.notify_all();
         }
         // All ranks are here, so all will look and be done, also in a gang that has failed.
-        while round.number == number {
+        let over = || table.over.load(Ordering::Acquire) > number;
+        MutexGuard::unlocked(&mut round, || spin::for_a_moment(over));
+        while !over() {
             table.changed.wait(&mut round);
         }
         drop(round);

@@ -1,15 +1,19 @@
 //! Programs that several workers run together: how their parts meet, and what collectives do with host memory (C9).
 //!
 //! A [`Communicator`] does one thing: it shows the group what a rank has. `collect` makes every collective of it, so
-//! that a new road between workers (`meeting` in one process, `post` between processes) is one short file.
+//! that a new road between workers (`meeting` in one process, `window` on one host, `post` between hosts) is one file.
 
 pub mod collect;
+mod combine;
+pub mod hands;
 pub mod meeting;
 pub mod post;
 pub(crate) mod seats;
 pub mod ties;
+mod window;
 
 use crate::backend::PlanError;
+use hands::Hands;
 use std::ops::Range;
 use ties::Ties;
 
@@ -24,6 +28,37 @@ pub trait Communicator: Send + Sync {
     /// rank i's buffer k that rank j gets to see. All ranks call it, in the same order and with the same `want`.
     /// Returns when nobody looks at `mine` any more; fails on all ranks if one of them failed.
     fn share(&self, mine: &[&[u8]], want: Want, take: Take) -> Result<(), PlanError>;
+
+    /// The same, with threads to copy with.
+    fn share_with(&self, _: &dyn Hands, mine: &[&[u8]], want: Want, take: Take) -> Result<(), PlanError> {
+        self.share(mine, want, take)
+    }
+
+    /// How many rounds may be shown before they are looked at; none where showing and looking are one.
+    fn ahead(&self) -> usize {
+        0
+    }
+
+    /// Shows buffers without waiting for the others to show theirs. `look` with the same arguments follows, in the same
+    /// order.
+    fn show(&self, _: &dyn Hands, _mine: &[&[u8]], _want: Want) -> Result<(), PlanError> {
+        Ok(())
+    }
+
+    /// Calls `take` with what all show in the oldest round not looked at yet.
+    fn look(&self, hands: &dyn Hands, mine: &[&[u8]], want: Want, take: Take) -> Result<(), PlanError> {
+        self.share_with(hands, mine, want, take)
+    }
+
+    /// True if most of a collective's time passes waiting for bytes on their way, in which other work can be done.
+    fn is_far(&self) -> bool {
+        false
+    }
+
+    /// How many bytes a rank can show at once; `collect` cuts what is longer.
+    fn most(&self) -> usize {
+        usize::MAX
+    }
 }
 
 /// Which bytes of buffer k of rank i rank j gets to see.

@@ -1,17 +1,24 @@
-//! Workers of different processes write to each other: what a rank shows goes straight to the others' bulk planes,
-//! through shared memory on one host and sockets between hosts (C11).
+//! Workers of different processes write letters to each other, straight to the others' bulk planes (C11): that one has
+//! failed, its window for those of one host, and what it shows to those of other hosts.
+//!
+//! Between hosts every rank writes to each other what that one works on: as many bytes as a ring would carry, and sums
+//! are taken in the order of ranks wherever these are.
 
+use super::hands::{Alone, Hands};
 use super::ties::Ties;
+use super::window::{Near, Window, Windows};
 use super::{Communicator, Group, Take, Want};
 use crate::backend::PlanError;
 use gt_ir::Error;
-use gt_net::bulk::{BulkBytes, BulkClient, Dir, TicketKey, now_ms};
-use gt_net::msg::Mesh;
-use parking_lot::{Condvar, Mutex};
+use gt_net::bulk::{BulkBytes, BulkClient, Dir, LetterStream, Ticket, TicketKey, host_id, now_ms};
+use gt_net::msg::{Member, Mesh};
+use gt_net::shm::Shm;
+use gt_net::spin;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Letters between ranks name no session: this bit is set where one would be, with the mesh.
 pub const LETTER: u64 = 1 << 63;
@@ -21,6 +28,8 @@ const TICKET_MS: u64 = 120_000;
 const MAX_LETTERS: usize = 1 << 16;
 /// Gangs remembered after their end.
 const REMEMBERED: usize = 1024;
+/// Windows that may wait here for their gang.
+const MAX_WINDOWS: usize = 4096;
 
 /// What a letter begins with.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -32,8 +41,17 @@ struct Head {
     round: u64,
     /// The sender's rank in the whole mesh.
     from: u32,
+    what: What,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+enum What {
+    /// What the sender shows follows.
+    Shown,
     /// The sender has failed, and why.
-    failed: Option<(Option<u32>, Error)>,
+    Failed(Option<u32>, Error),
+    /// The letter is the sender's window for this mesh.
+    Window(u64),
 }
 
 /// Letters that have come to this worker.
@@ -41,12 +59,18 @@ struct Head {
 pub struct Letterbox {
     state: Mutex<State>,
     came: Condvar,
+    /// Counts letters, for whoever looks without the lock.
+    count: AtomicU64,
+    /// How many gangs have failed and are not done, for whoever looks without the lock.
+    failures: AtomicUsize,
 }
 
 #[derive(Default)]
 struct State {
     letters: HashMap<(u64, u8, u64, u32), (BulkBytes, usize)>,
     failed: HashMap<u64, PlanError>,
+    /// Windows of other ranks, by mesh and rank.
+    windows: HashMap<(u64, u32), Arc<Shm>>,
     /// The last gangs that are done here; what still comes for them is dropped.
     done: VecDeque<u64>,
 }
@@ -61,13 +85,25 @@ impl Letterbox {
         if state.done.contains(&head.gang) {
             return Ok(());
         }
-        if let Some((instr, error)) = head.failed {
-            state.failed.entry(head.gang).or_insert(PlanError { instr, error });
-        } else if state.letters.len() >= MAX_LETTERS {
-            return Err("letter: too many lie here unread".into());
-        } else {
-            state.letters.insert((head.gang, head.axis, head.round, head.from), (bytes, start));
+        match head.what {
+            What::Failed(instr, error) => {
+                state.failed.entry(head.gang).or_insert(PlanError { instr, error });
+                self.failures.store(state.failed.len(), Ordering::Release);
+            }
+            What::Window(mesh) => match bytes {
+                BulkBytes::Shm { shm, .. } if state.windows.len() < MAX_WINDOWS => {
+                    state.windows.insert((mesh, head.from), shm);
+                }
+                _ => return Err("letter: a window is shared memory".into()),
+            },
+            What::Shown if state.letters.len() >= MAX_LETTERS => {
+                return Err("letter: too many lie here unread".into());
+            }
+            What::Shown => {
+                state.letters.insert((head.gang, head.axis, head.round, head.from), (bytes, start));
+            }
         }
+        self.count.fetch_add(1, Ordering::Release);
         drop(state);
         self.came.notify_all();
         Ok(())
@@ -75,18 +111,39 @@ impl Letterbox {
 
     /// Fails a gang here.
     pub fn fail(&self, gang: u64, error: &PlanError) {
-        self.state.lock().failed.entry(gang).or_insert_with(|| error.clone());
+        let mut state = self.state.lock();
+        state.failed.entry(gang).or_insert_with(|| error.clone());
+        self.failures.store(state.failed.len(), Ordering::Release);
+        drop(state);
         self.came.notify_all();
     }
 
-    /// Why a gang has failed here, if it has.
-    fn failure(&self, gang: u64) -> Option<PlanError> {
-        self.state.lock().failed.get(&gang).cloned()
+    /// Why a gang has failed, if it has.
+    pub fn failure(&self, gang: u64) -> Option<PlanError> {
+        match self.failures.load(Ordering::Acquire) {
+            0 => None,
+            _ => self.state.lock().failed.get(&gang).cloned(),
+        }
+    }
+
+    /// Waits for the window of another rank; fails if the gang does.
+    fn window(&self, gang: u64, mesh: u64, rank: u32) -> Result<Arc<Shm>, PlanError> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(shm) = state.windows.remove(&(mesh, rank)) {
+                return Ok(shm);
+            }
+            if let Some(error) = state.failed.get(&gang) {
+                return Err(error.clone());
+            }
+            self.came.wait(&mut state);
+        }
     }
 
     /// Waits for a letter; fails if the gang does.
     fn wait(&self, name: (u64, u8, u64, u32)) -> Result<(BulkBytes, usize), PlanError> {
         let mut state = self.state.lock();
+        let mut rested = false;
         loop {
             if let Some(letter) = state.letters.remove(&name) {
                 return Ok(letter);
@@ -94,7 +151,14 @@ impl Letterbox {
             if let Some(error) = state.failed.get(&name.0) {
                 return Err(error.clone());
             }
-            self.came.wait(&mut state);
+            if rested {
+                self.came.wait(&mut state);
+            } else {
+                let seen = self.count.load(Ordering::Acquire);
+                let more = || self.count.load(Ordering::Acquire) != seen;
+                MutexGuard::unlocked(&mut state, || spin::for_a_moment(more));
+            }
+            rested = !rested;
         }
     }
 
@@ -106,6 +170,7 @@ impl Letterbox {
         state.done.push_back(gang);
         state.letters.retain(|(of, ..), _| *of != gang);
         state.failed.remove(&gang);
+        self.failures.store(state.failed.len(), Ordering::Release);
     }
 }
 
@@ -113,8 +178,23 @@ impl Letterbox {
 pub struct Desk {
     gang: u64,
     post: Arc<Post>,
-    axes: Vec<Line>,
-    all: Line,
+    axes: Vec<Road>,
+    all: Road,
+}
+
+/// How the ranks of a group reach each other.
+enum Road {
+    Near(Near),
+    Far(Line),
+}
+
+impl Road {
+    fn communicator(&self) -> &dyn Communicator {
+        match self {
+            Road::Near(near) => near,
+            Road::Far(line) => line,
+        }
+    }
 }
 
 /// What all gangs of a mesh share at one worker.
@@ -123,6 +203,19 @@ pub struct Post {
     inbox: Arc<Letterbox>,
     roads: Arc<BulkClient>,
     pub(super) ties: Ties,
+    /// Connections to ranks that were written to, which stay.
+    streams: Mutex<HashMap<u32, Arc<LetterStream>>>,
+    windows: Mutex<Opening>,
+}
+
+/// The windows of a mesh, which are opened when its first gang runs.
+#[derive(Default)]
+struct Opening {
+    done: Option<Arc<Windows>>,
+    /// What there is of them before they are done: a gang that fails meanwhile leaves them to the next.
+    windows: Windows,
+    /// Whether this rank's window has gone to another.
+    lent: Vec<bool>,
 }
 
 /// A rank among those of one group.
@@ -133,30 +226,118 @@ struct Line {
     /// The ranks of the group in the whole mesh.
     ranks: Vec<u32>,
     rank: usize,
-    round: AtomicU64,
+    /// Rounds shown and looked at.
+    shown: AtomicU64,
+    seen: AtomicU64,
 }
 
 impl Post {
     pub fn new(mesh: Arc<Mesh>, inbox: Arc<Letterbox>) -> Post {
-        Post { mesh, inbox, roads: BulkClient::new(), ties: Ties::default() }
+        let streams = Mutex::default();
+        Post {
+            mesh,
+            inbox,
+            roads: BulkClient::new(),
+            ties: Ties::default(),
+            streams,
+            windows: Mutex::default(),
+        }
     }
 
-    fn send(&self, to: u32, head: &Head, parts: &[&[u8]]) -> Result<(), Error> {
+    pub fn inbox(&self) -> &Letterbox {
+        &self.inbox
+    }
+
+    /// The windows of the ranks of this host; a first call opens them, which all of them do in the same gang.
+    pub fn windows(&self, gang: u64) -> Result<Arc<Windows>, PlanError> {
+        let mut opening = self.windows.lock();
+        if let Some(done) = &opening.done {
+            return Ok(done.clone());
+        }
+        let (mesh, me) = (&self.mesh, self.mesh.rank as usize);
+        let (n, axes) = (mesh.members.len(), mesh.shape.len());
+        opening.windows.resize_with(n, || None);
+        opening.lent.resize(n, false);
+        let wrong = |error| PlanError { instr: None, error };
+        if opening.windows[me].is_none() {
+            let head = Head { gang: 0, axis: 0, round: 0, from: mesh.rank, what: What::Window(mesh.id) };
+            let made = Window::create(axes, &postcard::to_stdvec(&head).unwrap_or_default());
+            let failed = |e| Error::Memory(format!("collective: no shared memory for a window: {e}"));
+            opening.windows[me] = Some(made.map_err(|e| wrong(failed(e)))?);
+        }
+        for rank in (0..n).filter(|rank| *rank != me && is_near(&mesh.members[*rank])) {
+            if let (false, Some(own)) = (opening.lent[rank], &opening.windows[me]) {
+                let (member, shm) = (&mesh.members[rank], own.shm());
+                let endpoint = member.endpoint.clone().unwrap_or_default();
+                let lent = self.roads.lend(&endpoint, &self.ticket(member, shm.len()), shm);
+                lent.map_err(|e| wrong(unreachable(member, &e)))?;
+                opening.lent[rank] = true;
+            }
+        }
+        for rank in (0..n).filter(|rank| is_near(&mesh.members[*rank])) {
+            if opening.windows[rank].is_none() {
+                let shm = self.inbox.window(gang, mesh.id, rank as u32)?;
+                let small = || Error::Runtime("collective: a window is too small".into());
+                opening.windows[rank] = Some(Window::open(shm, axes).ok_or_else(|| wrong(small()))?);
+            }
+        }
+        let done = Arc::new(std::mem::take(&mut opening.windows));
+        opening.done = Some(done.clone());
+        Ok(done)
+    }
+
+    fn ticket(&self, member: &Member, bytes: usize) -> Ticket {
+        let session = LETTER | self.mesh.id;
+        TicketKey(member.key).sign(session, 0, bytes as u64, Dir::Put, now_ms() + TICKET_MS)
+    }
+
+    /// The connection to a rank.
+    fn stream(&self, to: u32) -> Result<Arc<LetterStream>, Error> {
+        if let Some(stream) = self.streams.lock().get(&to) {
+            return Ok(stream.clone());
+        }
         let member = &self.mesh.members[to as usize];
         let Some(endpoint) = &member.endpoint else {
             return Err(Error::Connection(format!("worker {} cannot be reached by others", member.worker.0)));
         };
+        let opened = LetterStream::open(endpoint, &self.ticket(member, 0));
+        let stream = Arc::new(opened.map_err(|e| unreachable(member, &e))?);
+        // Another thread may have been quicker, and letters of both stay in their order.
+        Ok(self.streams.lock().entry(to).or_insert(stream).clone())
+    }
+
+    fn send(&self, to: u32, head: &Head, parts: &[&[u8]]) -> Result<(), Error> {
         let head = postcard::to_stdvec(head).unwrap_or_default();
-        let mut letter = Vec::with_capacity(head.len() + parts.iter().map(|p| p.len()).sum::<usize>());
-        letter.extend_from_slice(&head);
-        parts.iter().for_each(|part| letter.extend_from_slice(part));
-        let key = TicketKey(member.key);
-        let session = LETTER | self.mesh.id;
-        let ticket = key.sign(session, 0, letter.len() as u64, Dir::Put, now_ms() + TICKET_MS);
-        self.roads.put(endpoint, &ticket, &letter).map_err(|e| {
-            Error::Connection(format!("collective: worker {} cannot be reached: {e}", member.worker.0))
+        let mut letter: Vec<&[u8]> = Vec::with_capacity(1 + parts.len());
+        letter.push(&head);
+        letter.extend_from_slice(parts);
+        let stream = self.stream(to)?;
+        stream.send(&letter).map_err(|e| {
+            stream.close();
+            self.streams.lock().remove(&to);
+            unreachable(&self.mesh.members[to as usize], &e)
         })
     }
+
+    /// Ends all connections, so that nobody goes on writing to a rank that is gone.
+    fn hang_up(&self) {
+        std::mem::take(&mut *self.streams.lock()).into_values().for_each(|stream| stream.close());
+    }
+}
+
+impl Drop for Post {
+    fn drop(&mut self) {
+        self.hang_up();
+    }
+}
+
+fn unreachable(member: &Member, why: &dyn std::fmt::Display) -> Error {
+    Error::Connection(format!("collective: worker {} cannot be reached: {why}", member.worker.0))
+}
+
+/// True if a member is on this host, where memory can be shared.
+fn is_near(member: &Member) -> bool {
+    member.endpoint.as_ref().is_some_and(|at| at.unix.is_some() && at.host_id == host_id())
 }
 
 /// The ranks that differ from this one along one axis only.
@@ -172,8 +353,14 @@ impl Desk {
         let shape: Vec<usize> = post.mesh.shape.iter().map(|n| *n as usize).collect();
         let me = post.mesh.rank as usize;
         let line = |axis: usize, ranks: Vec<u32>, rank: usize| {
-            let (post, round) = (post.clone(), AtomicU64::new(0));
-            Line { post, gang, axis: axis as u8, ranks, rank, round }
+            let post = post.clone();
+            match ranks.iter().all(|r| is_near(&post.mesh.members[*r as usize])) {
+                true => Road::Near(Near::new(post, gang, axis, ranks, rank)),
+                false => {
+                    let (axis, shown, seen) = (axis as u8, AtomicU64::new(0), AtomicU64::new(0));
+                    Road::Far(Line { post, gang, axis, ranks, rank, shown, seen })
+                }
+            }
         };
         let axes = (0..shape.len())
             .map(|axis| {
@@ -189,9 +376,9 @@ impl Desk {
     pub fn fail(&self, error: &PlanError) {
         self.post.ties.clear();
         self.post.inbox.fail(self.gang, error);
-        let failed = Some((error.instr, error.error.clone()));
+        let what = What::Failed(error.instr, error.error.clone());
         let me = self.post.mesh.rank;
-        let head = Head { gang: self.gang, axis: 0, round: 0, from: me, failed };
+        let head = Head { gang: self.gang, axis: 0, round: 0, from: me, what };
         for to in (0..self.post.mesh.members.len() as u32).filter(|to| *to != me) {
             // One that cannot be reached hears it from the dispatcher.
             let _ = self.post.send(to, &head, &[]);
@@ -201,6 +388,7 @@ impl Desk {
     /// Fails this rank alone; the others were told.
     pub fn abandon(&self, error: &PlanError) {
         self.post.inbox.fail(self.gang, error);
+        self.post.hang_up();
     }
 }
 
@@ -213,16 +401,16 @@ impl Drop for Desk {
 impl Group for Desk {
     fn axis(&self, axis: u8) -> Result<&dyn Communicator, PlanError> {
         let missing = || Error::Runtime(format!("collective: the mesh has no axis {axis}"));
-        let found = self.axes.get(axis as usize).map(|line| line as &dyn Communicator);
+        let found = self.axes.get(axis as usize).map(Road::communicator);
         found.ok_or_else(|| PlanError { instr: None, error: missing() })
     }
 
     fn agree(&self) -> Result<(), PlanError> {
-        self.all.share(&[], &|_, _, _| 0..0, &mut |_| {})
+        self.all.communicator().share(&[], &|_, _, _| 0..0, &mut |_| {})
     }
 
     fn all(&self) -> Option<&dyn Communicator> {
-        Some(&self.all)
+        Some(self.all.communicator())
     }
 
     fn failed(&self) -> Option<PlanError> {
@@ -231,6 +419,15 @@ impl Group for Desk {
 
     fn ties(&self) -> Option<&Ties> {
         Some(&self.post.ties)
+    }
+}
+
+/// Bytes that a rank writes to another at a time; the next are on their way while these are worked on.
+const LETTER_BYTES: usize = 512 << 10;
+
+impl Line {
+    fn sizes() -> PlanError {
+        PlanError { instr: None, error: Error::Runtime("collective: the ranks disagree on sizes".into()) }
     }
 }
 
@@ -243,43 +440,63 @@ impl Communicator for Line {
         self.ranks.len()
     }
 
+    fn most(&self) -> usize {
+        LETTER_BYTES * self.ranks.len()
+    }
+
+    fn ahead(&self) -> usize {
+        2
+    }
+
+    fn is_far(&self) -> bool {
+        true
+    }
+
     fn share(&self, mine: &[&[u8]], want: Want, take: Take) -> Result<(), PlanError> {
-        let round = self.round.fetch_add(1, Ordering::Relaxed);
-        let wrong = |error| PlanError { instr: None, error };
-        let sizes = || wrong(Error::Runtime("collective: the ranks disagree on sizes".into()));
-        let me = self.rank;
-        let cut = |i: usize, j: usize| -> Option<Vec<&[u8]>> {
-            (0..mine.len()).map(|k| mine[k].get(want(k, i, j))).collect()
-        };
-        let post = &self.post;
-        let head = Head { gang: self.gang, axis: self.axis, round, from: post.mesh.rank, failed: None };
+        self.show(&Alone, mine, want)?;
+        self.look(&Alone, mine, want, take)
+    }
+
+    fn show(&self, _: &dyn Hands, mine: &[&[u8]], want: Want) -> Result<(), PlanError> {
+        let (me, n, post) = (self.rank, self.ranks.len(), &self.post);
+        let round = self.shown.fetch_add(1, Ordering::Relaxed);
+        let head = Head { gang: self.gang, axis: self.axis, round, from: post.mesh.rank, what: What::Shown };
         // Each begins with its right neighbour, so that nobody is written to by all at once.
-        for step in 1..self.ranks.len() {
-            let j = (me + step) % self.ranks.len();
-            let parts = cut(me, j).ok_or_else(sizes)?;
-            post.send(self.ranks[j], &head, &parts).map_err(wrong)?;
+        for j in (1..n).map(|step| (me + step) % n) {
+            let parts = (0..mine.len()).map(|k| mine[k].get(want(k, me, j)));
+            let parts: Vec<&[u8]> = parts.collect::<Option<_>>().ok_or_else(Line::sizes)?;
+            let sent = post.send(self.ranks[j], &head, &parts);
+            // A rank that is gone is best described by whoever noticed first.
+            sent.map_err(|error| post.inbox.failure(self.gang).unwrap_or(PlanError { instr: None, error }))?;
         }
+        Ok(())
+    }
+
+    fn look(&self, _: &dyn Hands, mine: &[&[u8]], want: Want, take: Take) -> Result<(), PlanError> {
+        let me = self.rank;
+        let round = self.seen.fetch_add(1, Ordering::Relaxed);
         let mut letters = Vec::with_capacity(self.ranks.len());
         for (i, &from) in self.ranks.iter().enumerate() {
             letters.push(match i == me {
                 true => None,
-                false => Some(post.inbox.wait((self.gang, self.axis, round, from))?),
+                false => Some(self.post.inbox.wait((self.gang, self.axis, round, from))?),
             });
         }
         let mut views: Vec<Vec<&[u8]>> = Vec::with_capacity(letters.len());
         for (i, letter) in letters.iter().enumerate() {
-            let Some((bytes, start)) = letter else {
-                views.push(cut(me, me).ok_or_else(sizes)?);
-                continue;
+            let seen: Option<Vec<&[u8]>> = match letter {
+                None => (0..mine.len()).map(|k| mine[k].get(want(k, me, me))).collect(),
+                Some((bytes, start)) => {
+                    let mut rest = &bytes.as_slice()[*start..];
+                    let next = |k: usize| {
+                        let (part, after) = rest.split_at_checked(want(k, i, me).len())?;
+                        rest = after;
+                        Some(part)
+                    };
+                    (0..mine.len()).map(next).collect()
+                }
             };
-            let mut rest = &bytes.as_slice()[*start..];
-            let mut seen = Vec::with_capacity(mine.len());
-            for k in 0..mine.len() {
-                let (part, after) = rest.split_at_checked(want(k, i, me).len()).ok_or_else(sizes)?;
-                seen.push(part);
-                rest = after;
-            }
-            views.push(seen);
+            views.push(seen.ok_or_else(Line::sizes)?);
         }
         take(&views);
         Ok(())

@@ -6,7 +6,11 @@ use gt_ir::{DType, Exchange, HostTensor, ReduceKind, Ty};
 
 /// Every rank's pieces, and the collective as that rank writes it.
 pub fn cases(rng: &mut Rng, n: usize, dtype: DType) -> Vec<(Vec<Exchange>, Vec<Vec<HostTensor>>)> {
-    let shapes = [vec![13], vec![4, 6], vec![2, 5, 3], vec![3, 0, 2], vec![1, 1], vec![300, 70]];
+    let mut shapes = vec![vec![13], vec![4, 6], vec![2, 5, 3], vec![3, 0, 2], vec![1, 1], vec![300, 70]];
+    // More than goes in one round.
+    if dtype == DType::F32 {
+        shapes.push(vec![3, 130_001]);
+    }
     let (mut made, kinds) = (Vec::new(), [ReduceKind::Sum, ReduceKind::Max, ReduceKind::Min]);
     let mut draw_all = |shape_of: &dyn Fn(usize) -> Vec<Vec<usize>>| -> Vec<Vec<HostTensor>> {
         let one = |shape: Vec<usize>, rng: &mut Rng| draw(rng, &Ty::new(dtype, shape), (1.0, 4.0));

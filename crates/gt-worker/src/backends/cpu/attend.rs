@@ -64,10 +64,7 @@ fn sizes(q: &Tensor, k: &Tensor, v: &Tensor) -> (Sizes, Outer) {
 pub fn forward(x: &Attention, bases: Bases, threads: &Threads) {
     let (sizes, outer) = sizes(&x.q, &x.k, &x.v);
     let n = x.q.shape.len();
-    let mut shape = x.q.shape.clone();
-    shape[n - 1] = sizes.value_width;
-    let out = dense(x.out, &shape, x.q.dtype);
-    let lse = dense(x.lse, &shape[..n - 1], lse_type(x.q.dtype));
+    let lse = dense(x.lse, &x.q.shape[..n - 1], lse_type(x.q.dtype));
     for i in 0..outer.dims.numel() {
         let at = outer.at(i);
         let view = |t: &Tensor| outer.view(t, false, &at, bases);
@@ -80,14 +77,12 @@ pub fn forward(x: &Attention, bases: Bases, threads: &Threads) {
             k: view(&x.k),
             v: view(&x.v),
         };
-        attention::forward(&work, view(&out), Some(outer.view(&lse, true, &at, bases)), threads);
+        attention::forward(&work, view(&x.out), Some(outer.view(&lse, true, &at, bases)), threads);
     }
 }
 
 pub fn backward(x: &AttentionGrad, bases: Bases, threads: &Threads) {
     let (sizes, outer) = sizes(&x.q, &x.k, &x.v);
-    let [dq, dk, dv] =
-        [(x.dq, &x.q), (x.dk, &x.k), (x.dv, &x.v)].map(|(storage, t)| dense(storage, &t.shape, t.dtype));
     for i in 0..outer.dims.numel() {
         let at = outer.at(i);
         let view = |t: &Tensor| outer.view(t, false, &at, bases);
@@ -104,9 +99,9 @@ pub fn backward(x: &AttentionGrad, bases: Bases, threads: &Threads) {
             out: view(&x.out),
             lse: outer.view(&x.lse, true, &at, bases),
             grad: view(&x.dout),
-            dq: view(&dq),
-            dk: view(&dk),
-            dv: view(&dv),
+            dq: view(&x.dq),
+            dk: view(&x.dk),
+            dv: view(&x.dv),
         };
         attention::backward(&work, &gradient, threads);
     }

@@ -4,10 +4,17 @@ use super::kernel::Bases;
 use crate::backend::PlanError;
 use crate::gang::Group;
 use crate::gang::collect::{self, Item};
+use crate::gang::hands::Hands;
 use gt_compiler::{Plan, Together};
 use gt_ir::Ty;
 
-pub fn run(c: &Together, plan: &Plan, bases: Bases, group: &dyn Group) -> Result<(), PlanError> {
+pub fn run(
+    c: &Together,
+    plan: &Plan,
+    bases: Bases,
+    group: &dyn Group,
+    hands: &dyn Hands,
+) -> Result<(), PlanError> {
     let mut items: Vec<Item> =
         c.xs.iter()
             .zip(&c.outs)
@@ -27,7 +34,7 @@ pub fn run(c: &Together, plan: &Plan, bases: Bases, group: &dyn Group) -> Result
                 }
             })
             .collect();
-    collect::run(&c.what, group.axis(c.axis)?, &mut items)
+    collect::run_with(&c.what, group.axis(c.axis)?, hands, &mut items)
 }
 
 /// # Safety

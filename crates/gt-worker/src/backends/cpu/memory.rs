@@ -24,7 +24,7 @@ pub struct Pool {
     in_use: AtomicU64,
     peak: AtomicU64,
     kept: AtomicU64,
-    limit: u64,
+    limit: AtomicU64,
 }
 
 struct Raw(NonNull<u8>);
@@ -52,12 +52,17 @@ impl Pool {
             in_use: AtomicU64::new(0),
             peak: AtomicU64::new(0),
             kept: AtomicU64::new(0),
-            limit,
+            limit: AtomicU64::new(limit),
         })
     }
 
     pub fn limit(&self) -> u64 {
-        self.limit
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// From now on at most so many bytes are handed out; what is in use stays.
+    pub fn set_limit(&self, limit: u64) {
+        self.limit.store(limit, Ordering::Relaxed);
     }
 
     /// Bytes in use, and at most so far.
@@ -94,9 +99,9 @@ impl Pool {
 
     fn take_sized(self: &Arc<Pool>, bytes: usize, class: usize, size: usize) -> Result<Block> {
         let now = self.in_use.fetch_add(size as u64, Ordering::Relaxed) + size as u64;
-        if now > self.limit {
+        if now > self.limit() {
             self.in_use.fetch_sub(size as u64, Ordering::Relaxed);
-            return Err(out_of_memory(bytes, now - size as u64, self.limit));
+            return Err(out_of_memory(bytes, now - size as u64, self.limit()));
         }
         self.peak.fetch_max(now, Ordering::Relaxed);
         let kept = self.free[class].lock().pop();
@@ -113,7 +118,7 @@ impl Pool {
                         Some(ptr) => ptr,
                         None => {
                             self.in_use.fetch_sub(size as u64, Ordering::Relaxed);
-                            return Err(out_of_memory(bytes, now - size as u64, self.limit));
+                            return Err(out_of_memory(bytes, now - size as u64, self.limit()));
                         }
                     }
                 }
@@ -218,7 +223,7 @@ impl Drop for Block {
         let pool = &self.pool;
         pool.in_use.fetch_sub(self.size as u64, Ordering::Relaxed);
         let kept = pool.kept.fetch_add(self.size as u64, Ordering::Relaxed) + self.size as u64;
-        if kept > pool.limit / 2 {
+        if kept > pool.limit() / 2 {
             pool.kept.fetch_sub(self.size as u64, Ordering::Relaxed);
             system_free(self.ptr, self.size);
         } else {
@@ -291,5 +296,7 @@ mod tests {
         // SAFETY: the block is ours and large enough.
         unsafe { *big.ptr().add((50 << 20) - 1) = 1 };
         assert!(matches!(pool.take(2 << 30), Err(Error::Memory(_))));
+        pool.set_limit(60 << 20);
+        assert!(matches!(pool.take(20 << 20), Err(Error::Memory(_))));
     }
 }

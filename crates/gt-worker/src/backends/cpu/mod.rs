@@ -3,11 +3,11 @@
 mod attend;
 pub mod attention;
 mod collective;
-mod convert;
+pub(crate) mod convert;
 mod fold;
 mod halves;
 mod index;
-mod isa;
+pub(crate) mod isa;
 mod kernel;
 mod lower;
 mod math;
@@ -59,12 +59,7 @@ impl CpuBackend {
         let options = CompileOptions { takes, longest_row: LONGEST_ROW, ..options };
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let count = threads.map_or(cores, |n| n.max(1) as usize);
-        CpuBackend {
-            pool: Pool::new(total_memory() / 10 * 9),
-            threads: Threads::shared(count),
-            options,
-            cores: None,
-        }
+        CpuBackend { pool: Pool::new(usable_memory()), threads: Threads::shared(count), options, cores: None }
     }
 }
 
@@ -80,6 +75,11 @@ fn takes(op: &Op, x: &Ty) -> bool {
         }
         op => matches!(op, Op::Attention { .. } | Op::AttentionGrad { .. }),
     }
+}
+
+/// Bytes that tensors may take: the rest is for the system.
+fn usable_memory() -> u64 {
+    total_memory() / 10 * 9
 }
 
 /// Bytes of memory of this machine.
@@ -118,6 +118,10 @@ impl Backend for CpuBackend {
 
     fn memory(&self) -> u64 {
         self.pool.limit()
+    }
+
+    fn share_memory(&self, among: usize) {
+        self.pool.set_limit(usable_memory() / among.max(1) as u64);
     }
 
     fn memory_in_use(&self) -> (u64, u64) {

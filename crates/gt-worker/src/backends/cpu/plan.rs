@@ -1,12 +1,14 @@
 //! A plan on the cpu: storages bound to memory, then the steps in order.
 
+mod together;
+
 use super::fold::FoldStep;
 use super::kernel::{self, Bases, PARALLEL, tasks};
 use super::lower::{FoldOrder, Lowered, lower};
 use super::memory::{Block, CpuMemory, Pool};
 use super::threads::{Ptr, Threads};
 use super::waves::{Wave, waves};
-use super::{attend, collective, cpu_memory, index, matmul, rows, sort};
+use super::{attend, cpu_memory, index, matmul, rows, sort};
 use crate::backend::{Buffer, EARLY_BYTES, Early, Here, Plan, PlanError, StepClock};
 use crate::gang::Group;
 use gt_compiler::{Place, Work};
@@ -199,38 +201,6 @@ impl CpuPlan {
             clock.end(i as u32, start);
         }
         done
-    }
-
-    /// Runs all steps in order, together with the others of the gang. A rank that is past the last step that can fail
-    /// overwrites its dying inputs, so by then it knows that no other has failed (C5).
-    fn steps_together(
-        &self,
-        bases: Bases,
-        group: &dyn Group,
-        clock: Option<&StepClock>,
-    ) -> Result<(), PlanError> {
-        let steps = &self.plan.steps;
-        let last = steps.iter().rposition(|s| s.can_fail());
-        let met = last.is_some_and(|i| matches!(steps[i].work, Work::Collective(_)));
-        let donates = self.structure.inputs.iter().any(|i| i.dies);
-        let agrees_at = (donates && !met).then_some(last.map_or(0, |i| i + 1));
-        for (i, step) in steps.iter().enumerate() {
-            if agrees_at == Some(i) {
-                group.agree()?;
-            }
-            match &step.work {
-                Work::Collective(c) => {
-                    let start = clock.map(StepClock::now);
-                    collective::run(c, &self.plan, bases, group)
-                        .map_err(|e| PlanError { instr: e.instr.or(Some(step.instr)), ..e })?;
-                    if let (Some(clock), Some(start)) = (clock, start) {
-                        clock.end(i as u32, start);
-                    }
-                }
-                _ => self.alone(i, bases, clock)?,
-            }
-        }
-        if agrees_at == Some(steps.len()) { group.agree() } else { Ok(()) }
     }
 
     fn step(&self, i: usize, bases: Bases) -> Result<(), Error> {

@@ -97,6 +97,8 @@ fn look(limit: impl Fn() -> Duration, f: impl Fn() -> bool) -> bool {
         if start.elapsed() > limit() {
             return false;
         }
+        // Whoever has something to do gets the core, such as a client that records its next step.
+        std::thread::yield_now();
     }
 }
 
@@ -114,10 +116,17 @@ pub fn cores() -> Vec<usize> {
 
 /// Keeps the calling thread on a core. A system that refuses loses nothing but speed.
 pub fn pin(core: usize) {
-    // SAFETY: the set is on the stack, and the index is checked by the macro's own bound.
+    confine(&[core]);
+}
+
+/// Keeps the calling thread, and those it starts from now on, on some cores.
+pub fn confine(cores: &[usize]) {
+    // SAFETY: the set is on the stack, and every index is within it.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(core.min(libc::CPU_SETSIZE as usize - 1), &mut set);
+        for &core in cores {
+            libc::CPU_SET(core.min(libc::CPU_SETSIZE as usize - 1), &mut set);
+        }
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
     }
 }
@@ -172,14 +181,17 @@ impl Threads {
     /// The threads of this process for backends of `count` threads: several workers in one process share them, so that
     /// they do not crowd each other out.
     pub fn shared(count: usize) -> Arc<Threads> {
-        static POOLS: Mutex<Vec<Weak<Threads>>> = Mutex::new(Vec::new());
+        static POOLS: Mutex<Vec<(u32, Weak<Threads>)>> = Mutex::new(Vec::new());
         let mut pools = POOLS.lock();
-        pools.retain(|pool| pool.strong_count() > 0);
-        if let Some(pool) = pools.iter().filter_map(Weak::upgrade).find(|pool| pool.count() == count.max(1)) {
+        // After a fork the parent's threads are not here.
+        let own = std::process::id();
+        pools.retain(|(process, pool)| *process == own && pool.strong_count() > 0);
+        let mut there = pools.iter().filter_map(|(_, pool)| pool.upgrade());
+        if let Some(pool) = there.find(|pool| pool.count() == count.max(1)) {
             return pool;
         }
         let pool = Arc::new(Threads::new(count));
-        pools.push(Arc::downgrade(&pool));
+        pools.push((own, Arc::downgrade(&pool)));
         pool
     }
 

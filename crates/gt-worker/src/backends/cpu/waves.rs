@@ -12,9 +12,9 @@ const AHEAD: usize = 16;
 const MOST: usize = 12;
 
 /// What a step touches: a space of memory, a range in it, and whether it is written.
-type Touched = SmallVec<[(u32, usize, usize, bool); 6]>;
+pub type Touched = SmallVec<[(u32, usize, usize, bool); 6]>;
 
-fn touched(plan: &Plan, step: usize) -> Touched {
+pub fn touched(plan: &Plan, step: usize) -> Touched {
     let mut out = Touched::new();
     let range = |s: u32| {
         let storage = &plan.storages[s as usize];
@@ -35,7 +35,8 @@ fn touched(plan: &Plan, step: usize) -> Touched {
     out
 }
 
-fn meet(a: &Touched, b: &Touched) -> bool {
+/// True if one writes what the other touches.
+pub fn meet(a: &Touched, b: &Touched) -> bool {
     a.iter().any(|x| b.iter().any(|y| (x.3 || y.3) && x.0 == y.0 && x.1 < y.2 && y.1 < x.2))
 }
 

@@ -31,9 +31,12 @@ pub struct Blas {
     thread: Option<JoinHandle<()>>,
 }
 
+/// The library's handle, and what was measured before this process.
+type Loaded = (Arc<Handle>, Arc<Pins>);
+
 /// What the loading thread and the others share.
 struct Shared {
-    handle: Mutex<Option<Result<(Arc<Handle>, Arc<Pins>)>>>,
+    handle: Mutex<Option<Result<Loaded>>>,
     loaded: Condvar,
     /// The algorithm of each form seen, `None` where the library has none.
     found: Mutex<HashMap<Key, Option<Found>>>,
@@ -44,11 +47,13 @@ struct Shared {
     stop: AtomicBool,
 }
 
+/// Measuring begins so long after the first product that comes back.
+const DELAY: Duration = Duration::from_secs(10);
 /// Time that measuring may take of one process.
-const MEASURING: Duration = Duration::from_secs(20);
+const MEASURING: Duration = Duration::from_secs(60);
 /// How often a busy device is tried again, and after how long.
-const TRIES: usize = 8;
-const AGAIN: Duration = Duration::from_millis(500);
+const TRIES: usize = 4;
+const AGAIN: Duration = Duration::from_secs(2);
 
 /// The library's handle.
 pub(super) struct Handle(pub(super) sys::cublasLtHandle_t);
@@ -230,7 +235,7 @@ impl fmt::Display for Key {
 
 impl Shared {
     /// The handle, which is waited for, and what was measured before this process.
-    fn handle(&self) -> Result<(Arc<Handle>, Arc<Pins>)> {
+    fn handle(&self) -> Result<Loaded> {
         let mut handle = self.handle.lock();
         loop {
             match &*handle {
@@ -278,6 +283,9 @@ impl Shared {
         let mut spent = Duration::ZERO;
         while let Some(form) = self.next() {
             let key = Key::new(&form);
+            if spent.is_zero() && !self.rest(DELAY) {
+                return;
+            }
             if !pins.is_kept() || pins.get(&key.to_string()).is_some() || spent > MEASURING {
                 continue;
             }
@@ -294,7 +302,7 @@ impl Shared {
                         break;
                     }
                     // Busy: perhaps not for long.
-                    Ok(None) if spent < MEASURING && found.len() > 1 && self.rest() => {}
+                    Ok(None) if spent < MEASURING && found.len() > 1 && self.rest(AGAIN) => {}
                     // Programs go on with what they have.
                     Ok(None) | Err(_) => break,
                 }
@@ -317,12 +325,15 @@ impl Shared {
     }
 
     /// Waits a while; false at the end.
-    fn rest(&self) -> bool {
+    fn rest(&self, time: Duration) -> bool {
+        let end = Instant::now() + time;
         let mut todo = self.todo.lock();
-        if !self.stop.load(Ordering::Relaxed) {
-            self.more.wait_for(&mut todo, AGAIN);
+        while !self.stop.load(Ordering::Relaxed) {
+            if self.more.wait_until(&mut todo, end).timed_out() {
+                return true;
+            }
         }
-        !self.stop.load(Ordering::Relaxed)
+        false
     }
 
     /// Asks for algorithms of the usual kinds: the first question of a kind costs the library tens of milliseconds.

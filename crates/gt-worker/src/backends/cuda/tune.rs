@@ -39,6 +39,8 @@ const GAIN: f64 = 0.985;
 /// Times of one algorithm that differ by more than this say that others use the device.
 const STEADY: f64 = 1.15;
 const ROUNDS: usize = 4;
+/// Pauses, in times of what was measured before.
+const PAUSE: f64 = 40.0;
 /// Results are compared up to this many bytes.
 const COMPARED: usize = 64 << 20;
 
@@ -64,39 +66,28 @@ pub struct Care<'a> {
     pub stop: &'a AtomicBool,
 }
 
+/// Seconds of one algorithm in each round.
+type Times = [f64; ROUNDS];
+
+fn least(times: &Times) -> f64 {
+    times.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+/// False if others seem to use the device.
+fn is_steady(times: &Times) -> bool {
+    times.iter().copied().fold(0.0, f64::max) <= STEADY * least(times)
+}
+
 /// The best of the algorithms that round like the first. `None` where the device is too busy or too full to tell.
 pub fn measure(handle: &Arc<Handle>, form: &Form, found: &[Found], care: &Care) -> Result<Option<Measured>> {
     let Some(bench) = Bench::new(form, found)? else { return Ok(None) };
     let products = found.iter().map(|f| Products::new(handle.clone(), form.clone(), *f, 0));
     let products = products.collect::<Result<Vec<Products>>>()?;
-    let mut times = vec![[f64::INFINITY; ROUNDS]; products.len()];
-    // The first run of each loads its kernels.
-    for p in &products {
-        p.call(&bench.at, bench.workspace, bench.stream.raw())?;
-    }
-    bench.stream.wait()?;
-    let once = bench.seconds(&products[0], 1)?;
-    let times_each = (3e-4 / once.max(1e-6)).clamp(1.0, 20.0) as usize;
-    for round in 0..ROUNDS {
-        for (p, times) in products.iter().zip(&mut times) {
-            if care.stop.load(Ordering::Relaxed) {
-                return Ok(None);
-            }
-            times[round] = bench.seconds(p, times_each)?;
-            if care.pause {
-                std::thread::sleep(Duration::from_secs_f64(10.0 * times[round] * times_each as f64));
-            }
-        }
-    }
-    let least = |times: &[f64; ROUNDS]| times.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = |times: &[f64; ROUNDS]| times.iter().copied().fold(0.0, f64::max);
-    let first = least(&times[0]);
-    if most(&times[0]) > STEADY * first {
-        return Ok(None);
-    }
-    let mut faster: Vec<usize> = (1..found.len()).filter(|&i| least(&times[i]) < GAIN * first).collect();
-    faster.sort_by(|&i, &j| least(&times[i]).total_cmp(&least(&times[j])));
-    let mut all: Vec<String> = times.iter().map(|t| format!("{:.1}", least(t) * 1e6)).collect();
+    let Some(times) = bench.time_all(&products, care)? else { return Ok(None) };
+    let times: Vec<f64> = times.iter().map(least).collect();
+    let mut faster: Vec<usize> = (1..times.len()).filter(|&i| times[i] < GAIN * times[0]).collect();
+    faster.sort_by(|&i, &j| times[i].total_cmp(&times[j]));
+    let mut all: Vec<String> = times.iter().map(|t| format!("{:.1}", t * 1e6)).collect();
     let mut best = 0;
     for i in faster {
         if bench.alike(&products[0], &products[i])? {
@@ -105,7 +96,7 @@ pub fn measure(handle: &Arc<Handle>, form: &Form, found: &[Found], care: &Care) 
         }
         all[i] += "*";
     }
-    Ok(Some(Measured { found: found[best], first, best: least(&times[best]), all: all.join(" ") }))
+    Ok(Some(Measured { found: found[best], first: times[0], best: times[best], all: all.join(" ") }))
 }
 
 /// Matrices of the size of a form, and a stream.
@@ -191,6 +182,34 @@ impl Bench {
             }
         }
         self.stream.wait()
+    }
+
+    /// Times of all products, which take turns; `None` if others use the device.
+    fn time_all(&self, products: &[Products], care: &Care) -> Result<Option<Vec<Times>>> {
+        let mut times = vec![[f64::INFINITY; ROUNDS]; products.len()];
+        // The first run of each loads its kernels.
+        self.seconds(&products[0], 1)?;
+        let once = self.seconds(&products[0], 1)?;
+        let count = (3e-4 / once.max(1e-6)).clamp(1.0, 20.0) as usize;
+        for time in &mut times[0] {
+            *time = self.seconds(&products[0], count)?;
+        }
+        if !is_steady(&times[0]) {
+            return Ok(None);
+        }
+        products[1..].iter().try_for_each(|product| self.seconds(product, 1).map(drop))?;
+        for round in 0..ROUNDS {
+            for (product, times) in products.iter().zip(&mut times) {
+                if care.stop.load(Ordering::Relaxed) {
+                    return Ok(None);
+                }
+                times[round] = self.seconds(product, count)?;
+                if care.pause {
+                    std::thread::sleep(Duration::from_secs_f64(PAUSE * times[round] * count as f64));
+                }
+            }
+        }
+        Ok(is_steady(&times[0]).then_some(times))
     }
 
     /// Seconds of one product, of several in a row.

@@ -1,0 +1,431 @@
+//! Following a program that came before.
+//!
+//! A loop records the same instructions again and again. While they are what a known program has at the same place,
+//! nothing is inferred, built or hashed: an instruction is a comparison, a new id and a line. A program that was followed
+//! to its end has the structure it had, so its plan key is known too (C4). What differs ends the following, and all that
+//! was followed is written out as if it had been recorded in the usual way.
+
+use super::open::{Entry, INPUT, Open};
+use super::{RecordArg, Sealed, SourceLine, Stream, is_tile};
+use gt_ir::{Arg, Instr, Op, Scalar, Slot, Structure, TensorId, Ty};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Programs that a stream remembers.
+const MAX_PASTS: usize = 16;
+/// Ways in which the results and inputs of one program live and die.
+const MAX_WAYS: usize = 4;
+
+/// A value of a program that came before.
+#[derive(PartialEq)]
+struct Made {
+    /// The instruction whose first result it is, with operands as in an open program.
+    instr: Option<Instr>,
+    ty: Ty,
+}
+
+/// A program that came before, at least twice.
+pub(crate) struct Past {
+    made: Vec<Made>,
+    inputs: Vec<Ty>,
+    ways: Mutex<Vec<Arc<Way>>>,
+}
+
+/// One way a program was sealed: what outlived it, what died in it, and which of its numbers are slots.
+pub(crate) struct Way {
+    pub structure: Arc<Structure>,
+    pub key: u64,
+    alive: Vec<bool>,
+    /// Numbers that are slots: (the value that the instruction makes, the operand).
+    varying: Vec<(u32, u32)>,
+    /// Bytes of results that stay alive.
+    bytes: u64,
+}
+
+/// The programs that a stream remembers, the last used first.
+#[derive(Default)]
+pub(crate) struct Pasts {
+    list: Mutex<VecDeque<Arc<Past>>>,
+    any: AtomicBool,
+}
+
+/// A value of the open program while it follows another.
+struct Live {
+    id: TensorId,
+    line: SourceLine,
+    alive: bool,
+}
+
+/// The open program while it follows another.
+pub(super) struct Trail {
+    past: Arc<Past>,
+    live: Vec<Live>,
+    /// Numbers that are not what they were: (value, operand, number).
+    changed: Vec<(u32, u32, Scalar)>,
+}
+
+impl Past {
+    /// What a program that was sealed as a whole looked like while it was open. The first `slots` of its slots were
+    /// slots from the start, the others numbers.
+    pub fn new(structure: &Structure, types: Vec<Ty>, values: &[Slot], slots: usize) -> Past {
+        let inputs = structure.inputs.len() as u32;
+        let open = |arg: &Arg| match *arg {
+            Arg::Value(v) if v < inputs => Arg::Value(INPUT | v),
+            Arg::Value(v) => Arg::Value(v - inputs),
+            Arg::Slot(k) if k as usize >= slots => match &values[k as usize] {
+                Slot::Num(x) => Arg::Const(*x),
+                Slot::Data(_) => Arg::Slot(k),
+            },
+            other => other,
+        };
+        let mut types = types.into_iter();
+        let mut made = Vec::with_capacity(types.len());
+        for instr in &structure.instrs {
+            let open = Instr { op: instr.op.clone(), args: instr.args.iter().map(open).collect() };
+            let mut instr = Some(open);
+            made.extend(
+                types
+                    .by_ref()
+                    .take(instr.as_ref().map_or(1, Instr::results))
+                    .map(|ty| Made { instr: instr.take(), ty }),
+            );
+        }
+        let inputs = structure.inputs.iter().map(|input| input.ty.clone()).collect();
+        Past { made, inputs, ways: Mutex::default() }
+    }
+
+    /// Remembers how it was sealed.
+    pub fn learn(&self, way: Way) {
+        let mut ways = self.ways.lock();
+        if ways.len() >= MAX_WAYS {
+            ways.remove(0);
+        }
+        ways.push(Arc::new(way));
+    }
+
+    /// The instruction that makes value `i`.
+    fn instr(&self, i: usize) -> Option<&Instr> {
+        self.made.get(i)?.instr.as_ref()
+    }
+}
+
+impl Way {
+    /// How a program of `results` values was sealed; see `Past::new`.
+    pub fn new(structure: &Arc<Structure>, key: u64, results: usize, slots: usize, bytes: u64) -> Way {
+        let inputs = structure.inputs.len();
+        let mut alive = vec![false; results];
+        for out in &structure.outs {
+            if let Some(alive) = (*out as usize).checked_sub(inputs).and_then(|i| alive.get_mut(i)) {
+                *alive = true;
+            }
+        }
+        let mut varying = Vec::new();
+        let mut value = 0;
+        for instr in &structure.instrs {
+            for (j, arg) in instr.args.iter().enumerate() {
+                if matches!(arg, Arg::Slot(k) if *k as usize >= slots) {
+                    varying.push((value, j as u32));
+                }
+            }
+            value += instr.results() as u32;
+        }
+        Way { structure: structure.clone(), key, alive, varying, bytes }
+    }
+
+    /// True if the open program lives and dies like this, and its numbers are the same but for slots.
+    fn fits(&self, trail: &Trail, dies: &[bool], at_once: bool) -> bool {
+        self.structure.at_once == at_once
+            && self.alive.len() == trail.live.len()
+            && self.alive.iter().zip(&trail.live).all(|(a, l)| *a == l.alive)
+            && self.structure.inputs.iter().zip(dies).all(|(input, dies)| input.dies == *dies)
+            && trail.changed.iter().all(|(value, arg, _)| self.varying.binary_search(&(*value, *arg)).is_ok())
+    }
+}
+
+impl Pasts {
+    /// Remembers a program, unless it is there already.
+    pub fn add(&self, past: Past) -> Arc<Past> {
+        if let Some(same) = self.find(|p| p.made == past.made && p.inputs == past.inputs) {
+            return same;
+        }
+        let past = Arc::new(past);
+        let mut pasts = self.list.lock();
+        pasts.truncate(MAX_PASTS - 1);
+        pasts.push_front(past.clone());
+        self.any.store(true, Ordering::Relaxed);
+        past
+    }
+
+    /// True if there is one at all.
+    #[inline]
+    pub fn any(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+
+    /// The last used program that fits.
+    fn find(&self, fits: impl Fn(&Past) -> bool) -> Option<Arc<Past>> {
+        self.list.lock().iter().find(|past| fits(past)).cloned()
+    }
+
+    /// Notes that a program was used.
+    fn used(&self, past: &Arc<Past>) {
+        let mut pasts = self.list.lock();
+        if let Some(i) = pasts.iter().position(|p| Arc::ptr_eq(p, past))
+            && i > 0
+            && let Some(past) = pasts.remove(i)
+        {
+            pasts.push_front(past);
+        }
+    }
+}
+
+/// Lengths to which an open program goes back when an instruction turns out not to fit.
+struct Before {
+    inputs: usize,
+    slots: usize,
+    data: usize,
+    held: usize,
+    changed: usize,
+}
+
+impl Open {
+    /// How many values it has.
+    pub fn len(&self) -> usize {
+        match &self.trail {
+            Some(trail) => trail.live.len(),
+            None => self.entries.len(),
+        }
+    }
+
+    /// Notes that a value was dropped.
+    pub fn drop_value(&mut self, i: usize) {
+        match &mut self.trail {
+            Some(trail) => trail.live[i].alive = false,
+            None => self.entries[i].alive = false,
+        }
+    }
+
+    /// Takes an instruction in that a known program has here; its results are given to `each` with their types and
+    /// positions. False, and nothing is changed, if there is none.
+    pub fn follow(
+        &mut self,
+        stream: &Arc<Stream>,
+        op: &Op,
+        args: &[RecordArg],
+        line: SourceLine,
+        mut each: impl FnMut(&Ty, u64) -> TensorId,
+    ) -> bool {
+        let Some(mut trail) = self.next_trail(op) else { return false };
+        let i = trail.live.len();
+        if !self.take(stream, &mut trail, op, args) {
+            // Another program may have begun like this one.
+            let other = self.pasts.find(|p| {
+                p.instr(i).is_some_and(|instr| instr.op == *op)
+                    && !std::ptr::eq(p, &*trail.past)
+                    && p.made[..i] == trail.past.made[..i]
+            });
+            let followed = match other {
+                Some(other) if i > 0 => {
+                    trail.past = other;
+                    self.take(stream, &mut trail, op, args)
+                }
+                _ => false,
+            };
+            if !followed {
+                self.trail = (i > 0).then_some(trail);
+                return false;
+            }
+        }
+        let results = trail.past.instr(i).map_or(1, Instr::results);
+        for k in i..i + results {
+            let id = each(&trail.past.made[k].ty, self.base + k as u64);
+            trail.live.push(Live { id, line, alive: true });
+        }
+        self.trail = Some(trail);
+        true
+    }
+
+    /// The trail to go on with, taken out; a new one at the start of a program.
+    #[inline]
+    fn next_trail(&mut self, op: &Op) -> Option<Trail> {
+        if let Some(trail) = self.trail.take() {
+            return Some(trail);
+        }
+        if !self.entries.is_empty() {
+            return None;
+        }
+        let past = self.pasts.find(|past| past.instr(0).is_some_and(|instr| instr.op == *op))?;
+        let live = Vec::with_capacity(past.made.len());
+        Some(Trail { past, live, changed: Vec::new() })
+    }
+
+    /// Takes the operands of the next instruction in if it is what the program followed has here.
+    fn take(&mut self, stream: &Arc<Stream>, trail: &mut Trail, op: &Op, args: &[RecordArg]) -> bool {
+        let i = trail.live.len();
+        let past = trail.past.clone();
+        let Some(instr) = past.instr(i) else { return false };
+        if instr.op != *op || instr.args.len() != args.len() {
+            return false;
+        }
+        let before = Before {
+            inputs: self.inputs.len(),
+            slots: self.slots.len(),
+            data: self.data,
+            held: self.held.len(),
+            changed: trail.changed.len(),
+        };
+        for (j, (arg, want)) in args.iter().zip(&instr.args).enumerate() {
+            let fits = match (arg, want) {
+                (RecordArg::Val(v), Arg::Value(want)) => self.take_value(stream, &past, v, *want),
+                (RecordArg::Num(x), Arg::Const(want)) if x == want => true,
+                (RecordArg::Num(x), Arg::Const(want)) => {
+                    let may = op.may_become_slot(j) && !op.start_arg(j) && x.kind() == want.kind();
+                    if may {
+                        trail.changed.push((i as u32, j as u32, *x));
+                    }
+                    may
+                }
+                (RecordArg::Num(x), Arg::Slot(k)) => {
+                    let next = *k as usize == self.slots.len() && op.slot_arg(j);
+                    let fits = next && !(op.start_arg(j) && is_tile(op, args, *x));
+                    if fits {
+                        self.slot(Slot::Num(*x));
+                    }
+                    fits
+                }
+                (RecordArg::Data(d), Arg::Slot(k)) => {
+                    let next = *k as usize == self.slots.len();
+                    if next {
+                        self.slot(Slot::Data(d.clone()));
+                    }
+                    next
+                }
+                _ => false,
+            };
+            if !fits {
+                self.go_back(trail, before);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// True if a value is the operand that is wanted; an input that is new is taken in.
+    fn take_value(&mut self, stream: &Arc<Stream>, past: &Past, v: &crate::value::Value, want: u32) -> bool {
+        let own = Arc::ptr_eq(&v.stream, stream);
+        if own && v.pos >= self.base {
+            return (v.pos - self.base) as u32 == want;
+        }
+        let i = (want & !INPUT) as usize;
+        if want & INPUT == 0 || i > self.inputs.len() {
+            return false;
+        }
+        if let Some((id, _)) = self.inputs.get(i) {
+            return *id == v.id;
+        }
+        if past.inputs.get(i) != Some(&v.ty) || self.input_index.contains_key(&v.id) {
+            return false;
+        }
+        self.operand(stream, v);
+        true
+    }
+
+    fn go_back(&mut self, trail: &mut Trail, to: Before) {
+        for (id, _) in self.inputs.drain(to.inputs..) {
+            self.input_index.remove(&id);
+        }
+        self.slots.truncate(to.slots);
+        self.data = to.data;
+        self.held.truncate(to.held);
+        trail.changed.truncate(to.changed);
+    }
+
+    /// Ends the following: what was followed is written out.
+    pub fn write_out(&mut self) {
+        let Some(Trail { past, live, changed }) = self.trail.take() else { return };
+        let mut changed = changed.into_iter().peekable();
+        for (i, (Live { id, line, alive }, made)) in live.into_iter().zip(&past.made).enumerate() {
+            let mut instr = made.instr.clone();
+            while let Some((_, j, x)) = changed.next_if(|(value, ..)| *value as usize == i) {
+                if let Some(arg) = instr.as_mut().and_then(|instr| instr.args.get_mut(j as usize)) {
+                    *arg = Arg::Const(x);
+                }
+            }
+            self.entries.push(Entry { instr, id, ty: made.ty.clone(), alive, line, mark: 0 });
+        }
+    }
+
+    /// Seals the open program as one that came before, if it is one from its start to its end. Otherwise it is written
+    /// out; the program that it is but for what lives and dies is given.
+    pub fn seal_followed(&mut self) -> Result<Sealed, Option<Arc<Past>>> {
+        let Some(trail) = self.trail.take() else { return Err(None) };
+        let n = trail.live.len();
+        let past = if trail.past.made.len() == n {
+            Some(trail.past.clone())
+        } else {
+            self.pasts.find(|p| p.made.len() == n && p.made[..] == trail.past.made[..n])
+        };
+        let mut dies = vec![false; self.inputs.len()];
+        for id in &self.frees {
+            if let Some(i) = self.input_index.get(id) {
+                dies[*i as usize] = true;
+            }
+        }
+        let way = past.as_ref().and_then(|past| {
+            past.ways.lock().iter().rev().find(|way| way.fits(&trail, &dies, self.at_once)).cloned()
+        });
+        match (past, way) {
+            (Some(past), Some(way)) => {
+                self.pasts.used(&past);
+                Ok(self.seal_as(trail, &past, way))
+            }
+            (past, _) => {
+                self.trail = Some(trail);
+                self.write_out();
+                Err(past)
+            }
+        }
+    }
+
+    fn seal_as(&mut self, trail: Trail, past: &Past, way: Arc<Way>) -> Sealed {
+        let Trail { live, changed, .. } = trail;
+        let mut slots = std::mem::take(&mut self.slots);
+        for &(value, j) in &way.varying {
+            let now = changed.iter().find(|(v, a, _)| (*v, *a) == (value, j)).map(|(.., x)| *x);
+            let then = || match past.instr(value as usize).and_then(|instr| instr.args.get(j as usize)) {
+                Some(Arg::Const(x)) => *x,
+                _ => Scalar::Int(0),
+            };
+            slots.push(Slot::Num(now.unwrap_or_else(then)));
+        }
+        self.input_index.clear();
+        self.mesh = 0;
+        self.data = 0;
+        self.free_bytes = 0;
+        self.base += live.len() as u64;
+        let (prefix, marks) = self.progress.take();
+        let kept = || live.iter().filter(|l| l.alive);
+        Sealed {
+            outs: kept().map(|l| l.id).collect(),
+            out_lines: kept().map(|l| l.line).collect(),
+            lines: live
+                .iter()
+                .zip(&past.made)
+                .filter(|(_, m)| m.instr.is_some())
+                .map(|(l, _)| l.line)
+                .collect(),
+            inputs: self.inputs.drain(..).map(|(id, _)| id).collect(),
+            slots,
+            frees: std::mem::take(&mut self.frees),
+            rebinds: std::mem::take(&mut self.rebinds).into_iter().map(|(_, r)| r).collect(),
+            held: std::mem::take(&mut self.held),
+            bytes: way.bytes,
+            structure: super::Work::Known(way),
+            prefix,
+            marks,
+            ends_step: std::mem::take(&mut self.step_ended),
+        }
+    }
+}
