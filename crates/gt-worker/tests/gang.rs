@@ -3,6 +3,8 @@
 
 #[path = "common/exchanges.rs"]
 mod exchanges;
+#[path = "fake_cuda/load.rs"]
+mod load;
 
 use exchanges::cases;
 use gt_ir::collective::eval_parts;
@@ -12,7 +14,8 @@ use gt_ir::{DType, Error, Exchange, HostTensor, ReduceKind};
 use gt_net::bulk::{BulkBytes, BulkServer, BulkServerOptions, BulkStore, Endpoint, Ticket, TicketKey};
 use gt_net::msg::{Member, Mesh, WorkerId};
 use gt_net::process::Process;
-use gt_worker::backend::PlanError;
+use gt_worker::backend::{Backend, Effort, HostBytes, PlanError};
+use gt_worker::backends::cuda::CudaBackend;
 use gt_worker::gang::Group;
 use gt_worker::gang::collect::{self, Item};
 use gt_worker::gang::meeting::Seat;
@@ -248,4 +251,32 @@ fn all_ranks_of_a_mesh_show_each_other_bytes_on_every_road() {
         let expected: Vec<Vec<u8>> = (0..4).map(|rank| vec![rank; 200]).collect();
         seen.into_iter().for_each(|seen| assert_eq!(seen, expected));
     }
+}
+
+#[test]
+fn gpus_of_several_processes_meet_by_nccl() {
+    load::fake_nccl();
+    let program = "in TENSOR[0] f32[5]\n\
+        TENSOR[1] := ALLREDUCE{number=0,axis=0,kind=SUM} TENSOR[0]\nout TENSOR[1]";
+    let structure = Arc::new(gt_ir::text::parse_structure(program).unwrap());
+    let types = structure.check().unwrap();
+    for near in [true, false] {
+        let apart = Apart::new(&[2], near);
+        let backends: Vec<CudaBackend> = (0..2).map(|_| CudaBackend::open(0).unwrap()).collect();
+        let plans: Vec<_> =
+            backends.iter().map(|b| b.compile(&structure, &types, Effort::Quick).unwrap()).collect();
+        for step in 0..3 {
+            let sums = apart.gang(|rank, desk| {
+                let (backend, x) = (&backends[rank], vec![(rank + step) as f64; 5]);
+                backend.turn(rank as u64);
+                let x = HostBytes::Owned(Arc::new(HostTensor::from_f64s(DType::F32, [5], &x).data));
+                let mut inputs = vec![backend.upload(&types[0], x).unwrap()];
+                let outs = plans[rank].run_gang(&mut inputs, &[], desk, None).unwrap();
+                backend.download(&outs[0]).unwrap().to_vec()
+            });
+            let sum = HostTensor::from_f64s(DType::F32, [5], &[(1 + 2 * step) as f64; 5]).data;
+            assert_eq!(sums, [sum.clone(), sum]);
+        }
+    }
+    assert_eq!(load::fake_nccl()[0], 4, "a group of two ranks for each mesh");
 }

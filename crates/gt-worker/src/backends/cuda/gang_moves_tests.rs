@@ -146,7 +146,9 @@ fn carry_out(whats: &[Exchange], parts: &[Vec<HostTensor>]) -> Vec<Vec<HostTenso
 fn the_moves_of_all_ranks_are_the_collective() {
     let mut rng = Rng::new(5);
     for n in [1, 2, 3, 8] {
-        for dtype in DType::ALL {
+        // Many ranks take long, and what types differ in shows with few.
+        let few = |dtype: &DType| n < 8 || matches!(dtype, DType::F32 | DType::BF16);
+        for dtype in DType::ALL.into_iter().filter(few) {
             for (whats, parts) in cases(&mut rng, n, dtype) {
                 let expected = eval_parts(&whats[0], &parts).unwrap();
                 let got = carry_out(&whats, &parts);
