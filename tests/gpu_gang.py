@@ -38,7 +38,7 @@ except ConnectionError as error:
     sys.exit(0)
 print("losses", *losses)
 used = [w["programs"] for w in gt.debug.get_worker_stats()["workers"]]
-print("used", sum(n > len(losses) for n in used), "of", len(used), f"{time.perf_counter() - start:.1f} s")
+print("used", sum(n >= len(losses) for n in used), "of", len(used), f"{time.perf_counter() - start:.1f} s")
 """
 
 
@@ -118,7 +118,7 @@ def killed(backend, environments, env):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", default="cuda", help="what the workers run on")
-    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=30)
     args = parser.parse_args()
     split = {"GT_AUTO_SHARD": "1", "GT_SHARD_MIN": "0"}
     hosts = [{"NCCL_HOSTID": "a"}, {"NCCL_HOSTID": "b"}]

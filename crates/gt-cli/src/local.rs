@@ -5,7 +5,7 @@ use gt_client::{Link, Session, Settings};
 use gt_dispatcher::{LocalClient, LocalHub, LocalWorker};
 use gt_ir::Result;
 use gt_net::msg::{ClientMsg, SessionWelcome, WorkerId};
-use gt_worker::{Worker, WorkerConfig, backends};
+use gt_worker::{Neighbours, Worker, WorkerConfig, backends};
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 
@@ -16,6 +16,7 @@ pub use gt_worker::backends::cuda::leaving;
 pub struct Local {
     hub: LocalHub,
     workers: Mutex<Vec<(WorkerId, Arc<Worker>)>>,
+    neighbours: Neighbours,
 }
 
 /// How many workers a process starts unless told: one, or one per GPU where work is spread by itself (`GT_AUTO_SHARD`).
@@ -30,7 +31,11 @@ pub fn default_workers() -> usize {
 impl Local {
     /// Starts `n` workers on the backend that `GT_BACKEND` names.
     pub fn start(n: usize) -> Result<Arc<Local>> {
-        let local = Arc::new(Local { hub: LocalHub::new(), workers: Mutex::default() });
+        let local = Arc::new(Local {
+            hub: LocalHub::new(),
+            workers: Mutex::default(),
+            neighbours: Neighbours::default(),
+        });
         local.set_workers(n)?;
         Ok(local)
     }
@@ -91,6 +96,7 @@ impl Local {
             let _ = line.set(back);
             Box::new(move |cmd| hands.handle(cmd))
         });
+        self.neighbours.add(id, &worker);
         Ok((id, worker))
     }
 

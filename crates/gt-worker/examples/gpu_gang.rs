@@ -278,8 +278,8 @@ fn again_and_again() -> Result<(), String> {
         TENSOR[3] := TANH TENSOR[2]
         TENSOR[4] := MATMUL{ta=true,tb=false} TENSOR[1] TENSOR[3]
         TENSOR[5] := CAST{dtype=bf16} TENSOR[4]
-        TENSOR[6] := ALLREDUCE{number=0,axis=0,kind=sum} TENSOR[5]
-        TENSOR[7] := ALLREDUCE{number=1,axis=0,kind=sum} TENSOR[4]
+        TENSOR[6] := ALLREDUCE{number=0,axis=0,kind=SUM} TENSOR[5]
+        TENSOR[7] := ALLREDUCE{number=1,axis=0,kind=SUM} TENSOR[4]
         TENSOR[8] := MUL TENSOR[7] $0
         TENSOR[9] := SUB TENSOR[0] TENSOR[8]
         out TENSOR[9]
@@ -287,8 +287,8 @@ fn again_and_again() -> Result<(), String> {
         out TENSOR[6]";
     let structure = Arc::new(text::parse_structure(program).map_err(|e| e.to_string())?);
     let alone_text = program
-        .replace("ALLREDUCE{number=0,axis=0,kind=sum}", "MUL")
-        .replace("ALLREDUCE{number=1,axis=0,kind=sum}", "MUL");
+        .replace("ALLREDUCE{number=0,axis=0,kind=SUM}", "MUL")
+        .replace("ALLREDUCE{number=1,axis=0,kind=SUM}", "MUL");
     let alone_text = alone_text
         .replace("MUL TENSOR[5]", "MUL TENSOR[5] 1.0")
         .replace("MUL TENSOR[4]\n", "MUL TENSOR[4] 1.0\n");

@@ -210,6 +210,11 @@ pub trait Backend: Send + Sync {
         false
     }
     fn upload(&self, ty: &Ty, data: HostBytes) -> Result<Buffer>;
+    /// A copy of a buffer of another backend of its kind in this process, if there is a way that does not pass through
+    /// the host.
+    fn adopt(&self, _buffer: &Buffer) -> Option<Result<Buffer>> {
+        None
+    }
     /// The dense bytes of a buffer where they lie, if that is host memory and all work on it is done.
     fn host_bytes<'a>(&self, _buffer: &'a Buffer) -> Option<&'a [u8]> {
         None

@@ -3,7 +3,7 @@
 //! `worker` takes commands, `executor` runs them, `plans` finds what repeats, `family` what
 //! repeats with other sizes, `better` makes better plans on the side, `early` gives values whose programs still run, `parts` runs a program piece by piece, `sequences`
 //! counts what comes often, `table` holds tensors, `road` moves
-//! their bytes, `timing` and `watched` are what can be seen of all that. A device is a `backend`; `backends` has them all. `remote` makes a worker process.
+//! their bytes, `neighbours` hands them to another worker of the process, `timing` and `watched` are what can be seen of all that. A device is a `backend`; `backends` has them all. `remote` makes a worker process.
 
 pub mod backend;
 pub mod backends;
@@ -14,6 +14,7 @@ mod executor;
 mod family;
 mod finish;
 pub mod gang;
+mod neighbours;
 mod parts;
 mod plans;
 mod relay;
@@ -26,4 +27,5 @@ mod timing;
 mod watched;
 mod worker;
 
+pub use neighbours::Neighbours;
 pub use worker::{Say, Worker, WorkerConfig};

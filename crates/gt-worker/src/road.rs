@@ -76,7 +76,8 @@ pub(crate) fn run(core: &Core, jobs: &Receiver<Job>) {
             Job::Send(parcel) => {
                 let Parcel { session, tensor, goal, to, what } = *parcel;
                 let (start, bytes) = (Instant::now(), what.as_ref().map_or(0, |(_, b)| b.bytes() as u64));
-                let result = what.and_then(|(_, buffer)| match (core.relays.get(), goal) {
+                let result = what.and_then(|(ty, buffer)| match (core.relays.get(), goal) {
+                    (_, Some(goal)) if core.hands(goal, session, tensor, &ty, &buffer) => Ok(None),
                     // The server asks for the pieces when the way is free.
                     (Some(relays), None) if buffer.bytes() > PIECE => {
                         relays.wait(session, tensor, buffer);
@@ -126,6 +127,11 @@ impl Core {
     pub fn to_host(&self, buffer: &Buffer) -> Result<Bytes> {
         catch_unwind(AssertUnwindSafe(|| self.config.backend.download(buffer)))
             .unwrap_or_else(|panic| Err(Error::Runtime(format!("download failed: {}", panic_text(&*panic)))))
+    }
+
+    /// Hands a tensor to another worker of this process. False if it has to go another way.
+    fn hands(&self, goal: WorkerId, session: SessionId, tensor: TensorId, ty: &Ty, buffer: &Buffer) -> bool {
+        self.neighbours.get().is_some_and(|n| n.hand(goal, session, tensor, ty, buffer))
     }
 
     /// Copies bytes to the device, if there is room.

@@ -5,6 +5,7 @@ use crate::executor::Executor;
 use crate::finish::Finisher;
 use crate::gang::post::Letterbox;
 use crate::gang::seats::Seats;
+use crate::neighbours::Neighbours;
 use crate::plans::{Found, Miss};
 use crate::relay::Relays;
 use crate::road::{self, Job, Parcel};
@@ -62,6 +63,8 @@ pub(crate) struct Core {
     pub plane: OnceLock<(Endpoint, TicketKey)>,
     /// What passes through the server in pieces, once there is a server.
     pub relays: OnceLock<Relays>,
+    /// Other workers of this process, where there are any.
+    pub neighbours: OnceLock<Neighbours>,
     /// Repeated sequences of all sessions.
     pub sequences: Arc<Mutex<Sequences>>,
     /// What other ranks have sent to this one.
@@ -145,6 +148,7 @@ impl Worker {
             jobs: Mutex::new(jobs),
             plane: OnceLock::new(),
             relays: OnceLock::new(),
+            neighbours: OnceLock::new(),
             sequences: Arc::default(),
             letters: Arc::default(),
             finishers: Mutex::default(),

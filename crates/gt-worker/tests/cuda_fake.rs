@@ -238,3 +238,17 @@ fn a_forked_child_is_told_that_the_driver_is_its_parents() {
     assert_eq!(status, 0);
     assert!(gt_worker::backends::cuda::count().is_ok());
 }
+
+#[test]
+fn a_tensor_goes_to_another_worker_of_the_process_without_the_host() {
+    let (a, b) = (open(), open());
+    a.turn(80);
+    let data = bytes((1 << 20) + 5, 3);
+    let held = upload(&a, &data);
+    b.turn(81);
+    let copy = b.adopt(&held).expect("a way between GPUs").unwrap();
+    // What is given back now must not spoil the copy.
+    drop(held);
+    assert!(*b.download(&copy).unwrap() == data);
+    assert_eq!(copy.bytes(), data.len());
+}

@@ -14,7 +14,7 @@ use gt_worker::backend::{Backend, Buffer, Effort, HostBytes, PlanError};
 use gt_worker::backends::cuda::CudaBackend;
 use gt_worker::gang::meeting::Seat;
 use gt_worker::gang::ties::Ties;
-use load::{fake, fake_nccl};
+use load::{Count, fake, fake_nccl};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -183,4 +183,74 @@ fn a_rank_that_fails_fails_the_others_and_their_workers_live_on() {
     assert_eq!((failed.instr, failed.error), (Some(4), Error::Index("bad index".into())));
     let alone = run_rank(&backend, &Seat::take((8, number()), 1, &[1], 0), &what, &xs).unwrap();
     assert_eq!(alone, xs);
+}
+
+/// Some kernels, which do nothing here, and a collective of an input; then the input is written over.
+const STEP: &str = "
+    in TENSOR[0] f32[64] dies
+    in TENSOR[1] f32[64]
+    slot $0
+    TENSOR[2] := TANH TENSOR[0]
+    TENSOR[3] := ALLREDUCE{number=0,axis=0,kind=SUM} TENSOR[1]
+    TENSOR[4] := CUMSUM{dim=0} TENSOR[2]
+    TENSOR[5] := CUMSUM{dim=0} TENSOR[4]
+    TENSOR[6] := MUL TENSOR[0] $0
+    out TENSOR[6]
+    out TENSOR[3]
+    out TENSOR[5]";
+
+#[test]
+fn a_step_that_comes_back_is_a_graph_with_its_collectives_until_ranks_change() {
+    let count = fake();
+    fake_nccl();
+    let structure = Arc::new(gt_ir::text::parse_structure(STEP).unwrap());
+    let types = structure.check().unwrap();
+    let backends: Vec<CudaBackend> = (0..2).map(|_| CudaBackend::open(0).unwrap()).collect();
+    let ties: Vec<Arc<Ties>> = (0..2).map(|_| Arc::default()).collect();
+    let plans: Vec<_> =
+        backends.iter().map(|b| b.compile(&structure, &types, Effort::Full).unwrap()).collect();
+    // Rank 1 fails in step 9, after rank 0 has launched its graph.
+    let run = |rank: usize, step: usize, held: &mut Option<Buffer>, name: (u64, u64)| {
+        let backend = &backends[rank];
+        backend.turn(rank as u64);
+        let seat = Seat::take(name, 1, &[2], rank).tied(ties[rank].clone());
+        if step == 9 && rank == 1 {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            let error = PlanError { instr: None, error: Error::Index("bad index".into()) };
+            return seat.fail(&error);
+        }
+        let x = HostTensor::from_f64s(DType::F32, [64], &[(1 + rank + step) as f64; 64]);
+        let weight = held.take().unwrap_or_else(|| upload(backend, &[x.clone()]).remove(0));
+        let mut inputs = vec![weight, upload(backend, &[x]).remove(0)];
+        let rate = [gt_ir::Slot::Num(gt_ir::Scalar::Float(0.5 * step as f64))];
+        match plans[rank].run_gang(&mut inputs, &rate, &seat, None) {
+            Ok(mut outs) => {
+                assert_ne!(step, 9);
+                drop(inputs);
+                let sum = HostTensor::from_f64s(DType::F32, [64], &[(3 + 2 * step) as f64; 64]);
+                assert_eq!(*backend.download(&outs[1]).unwrap(), sum.data, "rank {rank} step {step}");
+                *held = Some(outs.swap_remove(0));
+            }
+            Err(error) => {
+                assert_eq!((step, error.error.to_string().contains("bad index")), (9, true), "{error:?}");
+                seat.fail(&error);
+                *held = Some(inputs.swap_remove(0));
+            }
+        }
+    };
+    let before = [Count::Captures, Count::Launches].map(count);
+    let mut held = [None, None];
+    for step in 0..16 {
+        let name = (11, number());
+        std::thread::scope(|s| {
+            for (rank, held) in held.iter_mut().enumerate() {
+                let run = &run;
+                s.spawn(move || run(rank, step, held, name));
+            }
+        });
+    }
+    let [captures, launches] = [Count::Captures, Count::Launches].map(count);
+    assert!(launches - before[1] >= 2 * 2 * 10, "{} launches of two pieces", launches - before[1]);
+    assert!((2..=24).contains(&(captures - before[0])), "{} captures", captures - before[0]);
+    assert_eq!(fake_nccl()[0], 4, "two groups of two ranks");
 }

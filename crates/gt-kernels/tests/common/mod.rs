@@ -134,7 +134,8 @@ impl Kernels {
         }
     }
 
-    fn call(&self, launch: &Launch, args: &mut [Vec<u64>]) {
+    /// Launches a kernel with its arguments as words.
+    pub fn call(&self, launch: &Launch, args: &mut [Vec<u64>]) {
         let name = match &launch.function {
             Function::Plain(name) => *name,
             Function::Made { name, .. } => name,

@@ -1,5 +1,5 @@
-// NCCL without GPUs, for tests: ranks are threads of one process and meet in host memory, when the calls are made. Whatever
-// ranks do not agree on is an error, and a rank that was cut off waits for nobody.
+// NCCL without GPUs, for tests: ranks are threads of one process and meet in host memory when their streams come to it, in
+// graphs too. Whatever ranks do not agree on is an error, and a rank that was cut off waits for nobody.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdint.h>
@@ -10,7 +10,7 @@ typedef int R;
 enum { OK = 0, INVALID = 4, CUT = 6 };
 enum { REDUCE, SCATTER, GATHER, BROADCAST, SEND, RECV, MOST = 4096, RANKS = 16 };
 
-extern R cuStreamSynchronize(void *s);
+extern void fake_put(void *stream, int (*call)(void *), void *with);
 
 typedef struct Call {
     int what, dtype, op, peer;
@@ -30,6 +30,15 @@ typedef struct Comm {
     Group *group;
     int rank;
 } Comm;
+// Calls that were made together, on their way through two meetings: all have shown what they send, all have taken it.
+typedef struct Work {
+    Comm *comm;
+    int count, state;
+    uint64_t until;
+    char **outs;
+    size_t *bytes;
+    Call calls[];
+} Work;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
@@ -98,7 +107,7 @@ R ncclCommAbort(Comm *c) {
     pthread_mutex_unlock(&lock);
     return OK;
 }
-R ncclCommGetAsyncError(Comm *c, R *r) { *r = OK; return OK; }
+R ncclCommGetAsyncError(Comm *c, R *r) { *r = c->group->bad ? INVALID : OK; return OK; }
 
 static size_t size_of(int dtype) { return (size_t[]){1, 1, 4, 4, 8, 8, 2, 4, 8, 2}[dtype]; }
 #define JOIN(T)                                                                                                     \
@@ -158,23 +167,58 @@ static char *got(Group *g, int me, int i, int *received, size_t *bytes) {
     return out;
 }
 
-static R run(Comm *c) {
-    Group *g = c->group;
-    for (int i = 0; i < open_count; i++) cuStreamSynchronize(open_calls[i].stream);
+// Comes to a meeting; it is over in the round that this gives.
+static uint64_t come(Group *g) {
+    uint64_t until = g->round + 1;
+    if (++g->here == g->n) {
+        g->here = 0;
+        g->round++;
+        pthread_cond_broadcast(&changed);
+    }
+    return until;
+}
+
+// Goes on with calls; false if ranks are missing.
+static int go_on(Work *w) {
+    Group *g = w->comm->group;
+    int me = w->comm->rank, received[RANKS] = {0};
+    if (g->cut[me] || g->bad) { w->state = 0; return 1; }
+    if (w->state == 0) {
+        g->calls[me] = w->calls;
+        g->counts[me] = w->count;
+        w->until = come(g);
+        w->state = 1;
+    }
+    if (w->state == 1) {
+        if (g->round < w->until) return 0;
+        for (int i = 0; i < w->count; i++) w->outs[i] = got(g, me, i, received, &w->bytes[i]);
+        w->until = come(g);
+        w->state = 2;
+    }
+    if (g->round < w->until) return 0;
+    for (int i = 0; i < w->count; i++)
+        if (w->outs[i]) { memcpy(w->calls[i].to, w->outs[i], w->bytes[i]); free(w->outs[i]); }
+    w->state = 0;
+    return 1;
+}
+static int go_on_locked(void *w) {
     pthread_mutex_lock(&lock);
-    called += open_count;
-    g->calls[c->rank] = open_calls;
-    g->counts[c->rank] = open_count;
-    int ok = !g->cut[c->rank] && meet(g, c->rank);
-    char *outs[MOST];
-    size_t bytes[MOST];
-    int received[RANKS] = {0};
-    if (ok) for (int i = 0; i < open_count; i++) outs[i] = got(g, c->rank, i, received, &bytes[i]);
-    ok = ok && meet(g, c->rank);
-    R result = !ok ? CUT : g->bad ? INVALID : OK;
+    int done = go_on(w);
     pthread_mutex_unlock(&lock);
-    if (ok) for (int i = 0; i < open_count; i++) if (outs[i]) memcpy(open_calls[i].to, outs[i], bytes[i]);
-    return result;
+    return done;
+}
+
+static R run(Comm *c) {
+    if (c->group->cut[c->rank]) return CUT;
+    Work *w = calloc(1, sizeof *w + open_count * sizeof(Call));
+    w->comm = c;
+    w->count = open_count;
+    w->outs = calloc(open_count, sizeof *w->outs);
+    w->bytes = calloc(open_count, sizeof *w->bytes);
+    memcpy(w->calls, open_calls, open_count * sizeof(Call));
+    called += open_count;
+    fake_put(open_calls[0].stream, go_on_locked, w);
+    return OK;
 }
 R ncclGroupStart(void) { if (!depth++) { open_count = 0; open_comm = 0; } return OK; }
 R ncclGroupEnd(void) { return --depth == 0 && open_comm ? run(open_comm) : OK; }

@@ -142,6 +142,28 @@ impl Device {
         check("trim memory", unsafe { result::mem_pool::trim_to(self.pool, 0) })
     }
 
+    /// True if kernels and copies of this device can use another's memory.
+    pub fn reaches(&self, other: &Device) -> Result<bool> {
+        let mut reaches = 0;
+        let (own, other) = (self.number as i32, other.number as i32);
+        // SAFETY: plain query; the numbers of devices are their handles.
+        let asked = unsafe { sys::cuDeviceCanAccessPeer(&mut reaches, own, other) };
+        check("reach of a device", asked.result())?;
+        Ok(reaches != 0)
+    }
+
+    /// Lets another device read and write this one's pool.
+    pub fn show_pool(&self, other: &Device) -> Result<()> {
+        let kind = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+        // SAFETY: all of it is plain numbers, of which zero is one.
+        let mut access: sys::CUmemAccessDesc = unsafe { std::mem::zeroed() };
+        access.location.type_ = kind;
+        access.location.id = other.number as i32;
+        access.flags = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        // SAFETY: the pool is this device's own.
+        check("memory pool", unsafe { sys::cuMemPoolSetAccess(self.pool, &access, 1) }.result())
+    }
+
     /// Waits for all work on the device.
     pub fn wait(&self) -> Result<()> {
         self.enter()?;

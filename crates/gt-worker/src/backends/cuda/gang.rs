@@ -5,11 +5,11 @@
 //! follows is queued. By way of the host it is the gang's own agreement.
 
 use super::gang_moves::most_scratch;
-use super::gang_nccl::{Exchanges, types};
+use super::gang_nccl::{Exchanges, Gang, types};
 use super::gang_tie::{self, Comms};
+use super::graph::Midway;
 use super::lane::Lane;
 use super::memory::JOINT;
-use super::nccl::Call;
 use super::plan::{ASIDE, Bind, Inner};
 use super::ranges::{Range, Verdict, judge};
 use super::steps::{Bound, Steps};
@@ -17,7 +17,7 @@ use super::{checks, gang_host};
 use crate::backend::{Buffer, PlanError};
 use crate::gang::Group;
 use gt_compiler::{Plan, Work};
-use gt_ir::{DType, Error, ReduceKind, Result, Slot, Structure};
+use gt_ir::{Error, Result, Slot, Structure};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,7 +53,6 @@ struct Start {
     /// Checks that are known to pass, and those that are not.
     passed: Vec<usize>,
     open: Vec<usize>,
-    bind: Bind,
 }
 
 fn wrong(error: Error) -> PlanError {
@@ -79,16 +78,10 @@ pub fn scratch(plan: &Plan) -> usize {
 }
 
 impl Start {
-    fn bound<'a>(&'a self, slots: &'a [Slot]) -> Bound<'a> {
+    fn bound<'a>(&'a self, bind: &'a Bind, slots: &'a [Slot], gang: Option<&'a Gang<'a>>) -> Bound<'a> {
+        let (addresses, failed) = (&bind.addresses[..], self.lane.failed);
         let Start { scratch, workspace, .. } = *self;
-        Bound {
-            addresses: &self.bind.addresses,
-            slots,
-            scratch,
-            workspace,
-            failed: self.lane.failed,
-            ticks: None,
-        }
+        Bound { addresses, slots, scratch, workspace, failed, ticks: None, gang }
     }
 }
 
@@ -113,22 +106,29 @@ impl Inner {
             false => gang_tie::comms(&self.shared, group, &axes)?,
         };
         RUN[comms.is_none() as usize].fetch_add(1, Ordering::Relaxed);
-        let mut start;
         match comms {
             Some(comms) => {
                 let exchanges = self.exchanges(group, &axes)?;
-                start = self.start(inputs, slots, exchanges.scratch).map_err(wrong)?;
-                self.by_nccl(&start, slots, group, &comms, &exchanges)?;
+                let met = self.plan.steps.iter().rposition(|s| s.can_fail()).map_or(0, |last| last + 1);
+                let gang = Gang { plan: &self.plan, exchanges: &exchanges, comms: &comms, met };
+                let start = self.start(inputs, slots, exchanges.scratch).map_err(wrong)?;
+                let mut bind = self.by_nccl(&start, inputs, slots, group, &gang).inspect_err(|_| {
+                    comms.each().for_each(|comm| comm.cut());
+                    // What was captured goes, so that NCCL can.
+                    start.lane.kept.lock().graphs.forget_gangs();
+                })?;
+                Ok(self.outs(&mut bind, inputs, &start.ranges))
             }
             None => {
-                start = self.start(inputs, slots, 0).map_err(wrong)?;
-                self.by_host(&start, slots, group)?;
+                let start = self.start(inputs, slots, 0).map_err(wrong)?;
+                let mut bind = self.bind(inputs, &start.lane, None).map_err(wrong)?;
+                self.by_host(&start, &bind, slots, group)?;
+                Ok(self.outs(&mut bind, inputs, &start.ranges))
             }
         }
-        Ok(self.outs(&mut start.bind, inputs, &start.ranges))
     }
 
-    fn start(self: &Arc<Inner>, inputs: &mut [Buffer], slots: &[Slot], scratch: usize) -> Result<Start> {
+    fn start(self: &Arc<Inner>, inputs: &[Buffer], slots: &[Slot], scratch: usize) -> Result<Start> {
         let lane = self.shared.lanes.mine()?;
         let (steps, _) = self.steps()?;
         lane.begin()?;
@@ -141,8 +141,7 @@ impl Inner {
         let right = |i: &usize| judge(&self.plan.steps[*i].work, slots, &ranges) == Verdict::Right;
         let checks = self.checks.iter().filter(|i| !matches!(self.plan.steps[**i].work, Work::Collective(_)));
         let (passed, open) = checks.partition(|i| right(i));
-        let bind = self.bind(inputs, &lane, None)?;
-        Ok(Start { lane, steps, scratch, workspace, ranges, passed, open, bind })
+        Ok(Start { lane, steps, scratch, workspace, ranges, passed, open })
     }
 
     /// The plan's collectives for this rank.
@@ -166,49 +165,77 @@ impl Inner {
     }
 
     fn by_nccl(
-        &self,
+        self: &Arc<Inner>,
         start: &Start,
+        inputs: &mut [Buffer],
         slots: &[Slot],
         group: &dyn Group,
-        comms: &Comms,
-        exchanges: &Exchanges,
-    ) -> Result<(), PlanError> {
+        gang: &Gang,
+    ) -> Result<Bind, PlanError> {
         let Start { lane, steps, passed, .. } = start;
-        let run = start.bound(slots);
-        let count = self.plan.steps.len();
-        let met = self.plan.steps.iter().rposition(|s| s.can_fail()).map_or(0, |last| last + 1);
-        let put = || -> Result<(), PlanError> {
-            lane.device.enter().map_err(wrong)?;
-            for i in 0..met {
-                match &self.plan.steps[i].work {
-                    Work::Collective(c) => {
-                        let done = exchanges.enqueue(i, c, &run, comms, &lane.stream);
-                        done.map_err(|error| PlanError { instr: Some(self.plan.steps[i].instr), error })?;
-                    }
-                    _ => self.queue(steps, i..i + 1, passed, &run, lane)?,
-                }
-            }
-            verdict(comms, lane).map_err(wrong)
-        };
         // Ranks that meet for the first time make connections, for which the host may have to wait.
-        let known = comms.each().all(|comm| comm.has_met(self.id));
-        let queued = if known { put() } else { patiently(comms, group, put) };
-        let told = queued.and_then(|()| {
-            // SAFETY: the words are the lane's own.
-            let told =
-                unsafe { lane.receive(&lane.stream, lane.failed, JOINT as usize + 8) }.map_err(wrong)?;
-            gang_tie::wait(comms, group, || told.passed())?;
-            Ok(told)
-        });
-        let told = told.inspect_err(|_| comms.each().for_each(|comm| comm.cut()))?;
-        comms.each().for_each(|comm| comm.note(self.id));
+        let known = gang.comms.each().all(|comm| comm.has_met(self.id));
+        let (_, made) = self.steps().map_err(wrong)?;
+        let made = made.filter(|made| known && Arc::ptr_eq(&made.steps, steps) && start.open.is_empty());
+        let bind = match made.filter(|made| self.graphs(made)) {
+            Some(made) => {
+                let mut kept = lane.kept.lock();
+                let arena = match kept.graphs.arena(self.id) {
+                    Some(arena) => Some(arena),
+                    None => kept.graphs.new_arena(lane, self.plan.arena).map_err(wrong)?,
+                };
+                let at = arena.as_ref().map_or(0, |a| a.address());
+                let bind = self.bind(inputs, lane, Some(at)).map_err(wrong)?;
+                let run = start.bound(&bind, slots, Some(gang));
+                let act = |addresses: &[u64]| self.agreed(&Bound { addresses, ..run }, lane, group, gang);
+                let midway = Midway { after: gang.met, act: &act };
+                let done = kept.graphs.launch(
+                    self.id,
+                    &self.alive,
+                    &self.plan,
+                    &made.shape,
+                    steps,
+                    arena,
+                    &run,
+                    Some(&midway),
+                    lane,
+                );
+                drop(kept);
+                if self.heard(done)? {
+                    return Ok(bind);
+                }
+                // Nothing has been queued where it did not work out.
+                bind
+            }
+            None => self.bind(inputs, lane, None).map_err(wrong)?,
+        };
+        let run = start.bound(&bind, slots, Some(gang));
+        let put = || {
+            lane.device.enter().map_err(wrong)?;
+            self.queue(steps, 0..gang.met, passed, &run, lane)
+        };
+        match known {
+            true => put()?,
+            false => patiently(gang.comms, group, put)?,
+        }
+        self.agreed(&run, lane, group, gang)?;
+        gang.comms.each().for_each(|comm| comm.note(self.id));
+        self.queue(steps, gang.met..self.plan.steps.len(), passed, &run, lane)?;
+        Ok(bind)
+    }
+
+    /// Waits until all ranks have come to where nothing can fail any more.
+    fn agreed(&self, run: &Bound, lane: &Lane, group: &dyn Group, gang: &Gang) -> Result<(), PlanError> {
+        let joint = JOINT as usize;
+        // SAFETY: the words are the lane's own.
+        let told = unsafe { lane.receive(&lane.stream, lane.failed, joint + 8) }.map_err(wrong)?;
+        gang_tie::wait(gang.comms, group, || told.passed())?;
         let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_ne_bytes);
-        let words =
-            told.wait(JOINT as usize + 8, |bytes| (word(&bytes[..8]), word(&bytes[JOINT as usize..])));
+        let words = told.wait(joint + 8, |bytes| (word(&bytes[..8]), word(&bytes[joint..])));
         match words.map_err(wrong)? {
-            (0, 0) => self.queue(steps, met..count, passed, &run, lane),
+            (0, 0) => Ok(()),
             (0, _) => Err(hear(group)),
-            (own, _) => Err(self.explain(own, &run, lane)),
+            (own, _) => Err(self.explain(own, run, lane)),
         }
     }
 
@@ -227,9 +254,15 @@ impl Inner {
         }
     }
 
-    fn by_host(&self, start: &Start, slots: &[Slot], group: &dyn Group) -> Result<(), PlanError> {
+    fn by_host(
+        &self,
+        start: &Start,
+        bind: &Bind,
+        slots: &[Slot],
+        group: &dyn Group,
+    ) -> Result<(), PlanError> {
         let Start { lane, steps, passed, open, .. } = start;
-        let run = start.bound(slots);
+        let run = start.bound(bind, slots, None);
         let agrees_at = agrees_at(&self.plan, &self.structure);
         // A check has been queued that nobody has looked at.
         let mut unheeded = false;
@@ -261,14 +294,6 @@ impl Inner {
         }
         Ok(())
     }
-}
-
-/// Reduces the failure words of all ranks: every rank gets to know whether any has failed.
-fn verdict(comms: &Comms, lane: &Lane) -> Result<()> {
-    let (from, to) = (lane.failed, lane.failed + JOINT);
-    let (kind, dtype) = (ReduceKind::Max, DType::I64);
-    // SAFETY: both words are the lane's own.
-    unsafe { comms.all.call(&[Call::AllReduce { from, to, count: 1, kind, dtype }], &lane.stream) }
 }
 
 /// Why another rank failed.

@@ -5,6 +5,8 @@ use super::gang_host::address;
 use super::gang_moves::{Act, At, Moves, moves};
 use super::gang_tie::Comms;
 use super::kernels::{Kernel, Kernels};
+use super::lane::Lane;
+use super::memory::JOINT;
 use super::nccl::Call;
 use super::steps::Bound;
 use cudarc::driver::sys;
@@ -21,6 +23,38 @@ pub struct Exchanges {
     joins: Vec<((ReduceKind, DType), Kernel)>,
     /// Bytes of scratch memory, at most.
     pub scratch: usize,
+}
+
+/// The other ranks as one run sees them.
+pub struct Gang<'a> {
+    pub plan: &'a Plan,
+    pub exchanges: &'a Exchanges,
+    pub comms: &'a Comms,
+    /// Steps after which nothing can fail any more: there ranks tell each other whether they have failed.
+    pub met: usize,
+}
+
+impl Gang<'_> {
+    /// Tells apart the ranks that captures are made with.
+    pub fn id(&self) -> u64 {
+        self.comms.all.id
+    }
+
+    /// What is done together with the others in a step, or after it.
+    pub fn step(&self, i: usize, run: &Bound, lane: &Lane) -> Result<()> {
+        if let Work::Collective(c) = &self.plan.steps[i].work {
+            self.exchanges.enqueue(i, c, run, self.comms, &lane.stream)?;
+        }
+        if i + 1 == self.met { self.verdict(lane) } else { Ok(()) }
+    }
+
+    /// Reduces the failure words of all ranks: every rank gets to know whether any has failed.
+    fn verdict(&self, lane: &Lane) -> Result<()> {
+        let (from, to) = (lane.failed, lane.failed + JOINT);
+        let (kind, dtype) = (ReduceKind::Max, DType::I64);
+        // SAFETY: both words are the lane's own.
+        unsafe { self.comms.all.call(&[Call::AllReduce { from, to, count: 1, kind, dtype }], &lane.stream) }
+    }
 }
 
 /// The types of a collective's operands.

@@ -8,9 +8,11 @@
 //! are copied before or after.
 
 use super::driver::{Stream, check, log_drop};
+use super::gang_nccl::Gang;
 use super::lane::Lane;
 use super::memory::{Block, GRAIN};
 use super::steps::{Bound, Launch, Ready, Steps};
+use crate::backend::PlanError;
 use cudarc::driver::{result, sys};
 use gt_compiler::{Place, Plan, Work};
 use gt_ir::{Error, Result, Slot};
@@ -60,6 +62,8 @@ struct Turn {
     slots: Vec<Slot>,
     scratch: u64,
     workspace: u64,
+    /// The ranks it was captured with (`Gang::id`); 0 for a plan that runs alone.
+    gang: u64,
 }
 
 /// The graph's own memory.
@@ -107,7 +111,14 @@ fn fixed(plan: &Plan, steps: &Steps) -> (Vec<bool>, bool) {
                 out[*from as usize] = true;
                 out[*to as usize] = true;
             }
-            Ready::Nothing | Ready::Kernels { .. } | Ready::Data { .. } | Ready::Check { .. } => {}
+            Ready::Nothing => {
+                if let Work::Collective(c) = &plan.steps[i].work {
+                    plan.steps[i].reads(|s| out[s as usize] = true);
+                    plan.steps[i].writes(|s| out[s as usize] = true);
+                    slotted |= c.xs.iter().any(|x| !x.map.slots.is_empty());
+                }
+            }
+            Ready::Kernels { .. } | Ready::Data { .. } | Ready::Check { .. } => {}
         }
     }
     (out, slotted)
@@ -134,7 +145,8 @@ pub fn seconds(plan: &Plan, first: usize) -> f64 {
 pub struct Midway<'a> {
     /// How many steps.
     pub after: usize,
-    pub act: &'a dyn Fn(&[u64]),
+    /// Decides whether the rest follows.
+    pub act: &'a dyn Fn(&[u64]) -> Result<(), PlanError>,
 }
 
 /// What became of a launch.
@@ -144,6 +156,8 @@ pub enum Launched {
     Nothing,
     /// The device took the first piece and refused the second.
     Torn(Error),
+    /// The first piece has run, and the second is not to.
+    Stopped(PlanError),
 }
 
 /// What decides how a storage may be treated.
@@ -221,6 +235,11 @@ impl Graphs {
         let Some(graph) = self.list.get_mut(&id) else { return Ok(Launched::Nothing) };
         graph.used = self.clock;
         graph.launch(plan, shape, run, midway, lane)
+    }
+
+    /// Forgets what was captured with other ranks: NCCL does not end before that has.
+    pub fn forget_gangs(&mut self) {
+        self.list.values_mut().for_each(|graph| graph.turns.retain(|turn| turn.gang == 0));
     }
 
     /// Forgets graphs whose plans are gone, and those unused longest.
@@ -307,6 +326,9 @@ impl Graph {
             self.turns.clear();
         }
         self.launches += 1;
+        let gang = run.gang.map_or(0, Gang::id);
+        // What was captured with ranks that were cut off since is of no use.
+        self.turns.retain(|turn| turn.gang == gang);
         let mut addresses = self.inside(run.addresses);
         let fits = self.turns.iter().position(|turn| turn.fits(shape, &addresses, run));
         let at = match fits {
@@ -334,7 +356,7 @@ impl Graph {
                 let execs = pieces.map(capture).collect::<Result<_>>()?;
                 let (scratch, workspace) = (run.scratch, run.workspace);
                 let slots = run.slots.to_vec();
-                self.turns.push(Turn { execs, used: 0, addresses, slots, scratch, workspace });
+                self.turns.push(Turn { execs, used: 0, addresses, slots, scratch, workspace, gang });
                 self.turns.len() - 1
             }
         };
@@ -349,7 +371,9 @@ impl Graph {
             }
             let done = if piece == 0 { self.split.unwrap_or(0) } else { self.steps.list.len() };
             if let Some(midway) = midway.take_if(|midway| midway.after <= done) {
-                (midway.act)(&turn.addresses);
+                if let Err(error) = (midway.act)(&turn.addresses) {
+                    return Ok(Launched::Stopped(error));
+                }
             }
         }
         Ok(self.take_away(plan, run, lane).map_or_else(Launched::Torn, |()| Launched::All))
@@ -548,6 +572,9 @@ fn put(steps: &Steps, which: Range<usize>, run: &Bound, lane: &Lane, nodes: &mut
             Ready::Copy { .. } => steps.enqueue(i, run, lane)?,
             // Brought before; known to be right.
             Ready::Nothing | Ready::Data { .. } | Ready::Check { .. } => {}
+        }
+        if let Some(gang) = run.gang {
+            gang.step(i, run, lane)?;
         }
     }
     Ok(())

@@ -23,6 +23,7 @@ pub mod matmul;
 mod matmul_call;
 mod memory;
 mod nccl;
+mod peer;
 mod pins;
 mod plan;
 mod ranges;
@@ -290,6 +291,11 @@ impl Backend for CudaBackend {
         }
         let after = Event::record(stream)?;
         Ok(Arc::new(CudaMemory::arriving(block, bytes.len(), after, range)))
+    }
+
+    fn adopt(&self, buffer: &Buffer) -> Option<Result<Buffer>> {
+        cuda_memory(buffer).ok()?;
+        Some(self.mine().and_then(|lane| peer::adopt(&lane, buffer)))
     }
 
     fn download(&self, buffer: &Buffer) -> Result<Arc<Vec<u8>>> {

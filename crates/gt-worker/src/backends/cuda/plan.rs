@@ -44,13 +44,13 @@ pub struct Inner {
     ticks: Mutex<Option<Ticks>>,
     pub(super) gangs: gang::Ready,
     /// Tells graphs that the plan is still there.
-    alive: Arc<()>,
+    pub(super) alive: Arc<()>,
 }
 
 /// Steps with kernels of the plan's own.
 pub(super) struct Made {
-    steps: Arc<Steps>,
-    shape: Shape,
+    pub(super) steps: Arc<Steps>,
+    pub(super) shape: Shape,
 }
 
 /// Memory of one run.
@@ -207,11 +207,13 @@ impl Inner {
         run: &Bound,
         lane: &Lane,
     ) -> Result<(), PlanError> {
-        for i in which.filter(|i| !passed.contains(i)) {
-            let instr = Some(self.plan.steps[i].instr);
-            let queued = steps.enqueue(i, run, lane);
-            let noted = queued.and_then(|()| run.ticks.map_or(Ok(()), |ticks| ticks.done(i, steps, lane)));
-            noted.map_err(|error| PlanError { instr, error })?;
+        for i in which {
+            let passes = passed.contains(&i);
+            let queued = if passes { Ok(()) } else { steps.enqueue(i, run, lane) };
+            let met = queued.and_then(|()| run.gang.map_or(Ok(()), |gang| gang.step(i, run, lane)));
+            let ticks = run.ticks.filter(|_| !passes);
+            let noted = met.and_then(|()| ticks.map_or(Ok(()), |ticks| ticks.done(i, steps, lane)));
+            noted.map_err(|error| PlanError { instr: Some(self.plan.steps[i].instr), error })?;
         }
         Ok(())
     }
@@ -239,10 +241,21 @@ impl Inner {
         let count = self.plan.steps.len();
         let checked = open.last().map_or(0, |last| last + 1);
         let due = early.map_or_else(Due::default, |early| self.due(early, checked));
-        let act = |addresses: &[u64]| self.give(early, &due, addresses, &lane);
+        let act = |addresses: &[u64]| {
+            self.give(early, &due, addresses, &lane);
+            Ok(())
+        };
         let midway = (due.after > 0).then_some(Midway { after: due.after, act: &act });
         let mut bind;
-        let run = |addresses| Bound { addresses, slots, scratch, workspace, failed: lane.failed, ticks };
+        let run = |addresses| Bound {
+            addresses,
+            slots,
+            scratch,
+            workspace,
+            failed: lane.failed,
+            ticks,
+            gang: None,
+        };
         match made.filter(|made| open.is_empty() && self.graphs(made) && ticks.is_none()) {
             Some(made) => {
                 let mut kept = lane.kept.lock();
@@ -280,7 +293,7 @@ impl Inner {
                 }
                 if let Some(midway) = &midway {
                     self.queue(&steps, checked..midway.after, &passed, &bound, &lane)?;
-                    act(&bind.addresses);
+                    act(&bind.addresses)?;
                 }
                 let first = midway.map_or(checked, |midway| midway.after);
                 self.queue(&steps, first..count, &passed, &bound, &lane)?;
@@ -322,18 +335,19 @@ impl Inner {
     }
 
     /// True if the plan is to run as a graph: its own kernels have run before.
-    fn graphs(&self, made: &Made) -> bool {
+    pub(super) fn graphs(&self, made: &Made) -> bool {
         let before = self.runs.fetch_add(1, Ordering::Relaxed);
         let refused = self.refused.load(Ordering::Relaxed);
         before > 0 && !refused && made.shape.graphable() && self.shared.graphs
     }
 
     /// Whether a graph was launched. A plan that cannot be captured runs without from now on.
-    fn heard(&self, launched: Result<Launched>) -> Result<bool, PlanError> {
+    pub(super) fn heard(&self, launched: Result<Launched>) -> Result<bool, PlanError> {
         match launched {
             Ok(Launched::All) => Ok(true),
             Ok(Launched::Nothing) => Ok(false),
             Ok(Launched::Torn(error)) => Err(PlanError { instr: None, error }),
+            Ok(Launched::Stopped(error)) => Err(error),
             Err(error) if super::broken().is_some() => Err(PlanError { instr: None, error }),
             Err(error) => {
                 eprintln!("gt worker: a plan runs without a graph: {error}");

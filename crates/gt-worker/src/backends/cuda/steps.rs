@@ -1,6 +1,7 @@
 //! The steps of a plan as the device takes them: kernels found, products prepared. A run gives addresses and slots.
 
 use super::driver::Stream;
+use super::gang_nccl::Gang;
 use super::kernels::{Kernel, Kernels};
 use super::lane::Lane;
 use super::matmul::{Blas, Prepared};
@@ -24,6 +25,8 @@ pub struct Bound<'a> {
     pub failed: u64,
     /// Notes when each step is done, where somebody asks.
     pub ticks: Option<&'a Ticks>,
+    /// The other ranks, for a plan that runs with them by NCCL.
+    pub gang: Option<&'a Gang<'a>>,
 }
 
 /// A launch with its kernel.
