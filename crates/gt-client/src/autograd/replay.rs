@@ -24,7 +24,7 @@ pub(crate) struct Replay {
     root: (u32, u32),
     /// What it recorded.
     stretch: Stretch,
-    /// Leaves, as the tape numbers them, in the order of `stretch.kept`, where their gradients are.
+    /// Leaves, as the tape numbers them, in the order in which the stretch gives their gradients.
     leaves: Vec<u32>,
 }
 
@@ -48,9 +48,9 @@ pub(crate) struct Watch {
 /// nothing, if it is none of these.
 pub(crate) fn replay(root: &Value, edge: &Edge) -> Result<Option<Option<Watch>>> {
     let place = Place::of(root)?;
-    let out = replay_in(&place, edge);
+    let out = place.session.before_op().map(|()| replay_in(&place, edge));
     place.put_back();
-    Ok(out)
+    out
 }
 
 fn replay_in(place: &Place, edge: &Edge) -> Option<Option<Watch>> {

@@ -290,11 +290,11 @@ impl Open {
                     && p.made[..i] == trail.past.made[..i]
             });
             let followed = match other {
-                Some(other) if i > 0 => {
+                Some(other) => {
                     trail.past = other;
                     self.take(stream, &mut trail, op, args)
                 }
-                _ => false,
+                None => false,
             };
             if !followed {
                 self.trail = (i > 0).then_some(trail);

@@ -28,8 +28,10 @@ pub(crate) struct Stretch {
     /// How many slots there were, and those that came.
     slots: usize,
     added: Vec<Slot>,
-    /// The values that are still in use at its end.
+    /// The values that are still in use at its end, each once.
     kept: Vec<usize>,
+    /// For each value that was asked for, which of `kept` it is.
+    order: Vec<usize>,
 }
 
 impl Stretch {
@@ -58,15 +60,21 @@ impl Stream {
         if !same || now.inputs != start.inputs || now.changed != start.changed {
             return None;
         }
-        let mut places = Vec::with_capacity(kept.len());
+        let mut places: Vec<usize> = Vec::with_capacity(kept.len());
+        let mut order = Vec::with_capacity(kept.len());
         for value in kept {
             let i = value.pos.checked_sub(now.base)? as usize;
-            places.push(i);
             if !(start.len..now.len).contains(&i) {
                 return None;
             }
+            // Two leaves may have one gradient.
+            let at = places.iter().position(|place| *place == i).unwrap_or(places.len());
+            if at == places.len() {
+                places.push(i);
+            }
+            order.push(at);
         }
-        if (start.len..now.len).any(|i| trail.is_alive(i) != places.contains(&i)) {
+        if (start.len..now.len).filter(|i| trail.is_alive(*i)).count() != places.len() {
             return None;
         }
         // What comes from elsewhere each time is no part of what is repeated.
@@ -82,6 +90,7 @@ impl Stream {
             slots: start.slots,
             added,
             kept: places,
+            order,
         })
     }
 
@@ -109,7 +118,8 @@ impl Stream {
             let ty = start.past.ty(i).clone();
             Arc::new(ValueInner { id, ty, stream: self.clone(), pos: open.base + i as u64 })
         };
-        Some(stretch.kept.iter().map(&mut value).collect())
+        let values: Vec<Value> = stretch.kept.iter().map(&mut value).collect();
+        Some(stretch.order.iter().map(|at| values[*at].clone()).collect())
     }
 }
 
