@@ -90,8 +90,10 @@ def losses_of(backend, steps, environments, env):
     system = System(backend, *environments)
     try:
         out, _ = system.client(steps, env).communicate(timeout=170)
+        ended = [worker.poll() for worker in system.workers]
     finally:
         system.stop()
+    assert "losses" in out, f"no losses; workers ended with {ended}: {out}"
     lines = {line.split()[0]: line.split()[1:] for line in out.splitlines()}
     print("      used", *lines["used"])
     return [float(x) for x in lines["losses"]], int(lines["used"][0])

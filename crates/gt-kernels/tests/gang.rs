@@ -1,6 +1,5 @@
 //! The kernels that join what the ranks of a gang sent, without a GPU: every kind and type, whatever the sizes.
 
-#[allow(dead_code)]
 mod common;
 
 use common::{Kernels, Memory, compiler};
@@ -36,7 +35,8 @@ fn what_ranks_sent_is_joined_as_the_language_has_it() {
                 kernels.call(&launch(kind, dtype, count), &mut words.map(|word| vec![word]));
                 let got = HostTensor { ty, data: to.bytes().to_vec() };
                 let want = &eval_parts(&Exchange::AllReduce { kind }, &parts).unwrap()[0][0];
-                close_by_dtype(&got, want).unwrap_or_else(|e| panic!("{kind:?} {dtype} {runs} x {count}: {e}"));
+                close_by_dtype(&got, want)
+                    .unwrap_or_else(|e| panic!("{kind:?} {dtype} {runs} x {count}: {e}"));
             }
         }
     }

@@ -233,3 +233,19 @@ fn ranks_of_a_mesh_of_two_axes_meet_along_each() {
         assert_eq!(along_1[0], (0b111 << (3 * row)) as f64);
     }
 }
+
+#[test]
+fn all_ranks_of_a_mesh_show_each_other_bytes_on_every_road() {
+    for near in [true, false] {
+        let apart = Apart::new(&[2, 2], near);
+        let seen = apart.gang(|rank, desk| {
+            let mut seen = Vec::new();
+            let own = [rank as u8; 200];
+            let take = &mut |shown: &[Vec<&[u8]>]| seen = shown.iter().map(|r| r[0].to_vec()).collect();
+            desk.all().unwrap().share(&[&own], &|_, _, _| 0..200, take).unwrap();
+            seen
+        });
+        let expected: Vec<Vec<u8>> = (0..4).map(|rank| vec![rank; 200]).collect();
+        seen.into_iter().for_each(|seen| assert_eq!(seen, expected));
+    }
+}

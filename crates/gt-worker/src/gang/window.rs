@@ -41,19 +41,20 @@ const NAP: Duration = Duration::from_millis(20);
 pub struct Window(Arc<Shm>);
 
 impl Window {
-    /// A window for ranks of a mesh with so many axes, with the letter that brings it to others.
+    /// A window for ranks of a mesh with so many axes, with the letter that brings it to others. All ranks together are a group
+    /// too: GPUs show each other there how they meet.
     pub fn create(axes: usize, letter: &[u8]) -> io::Result<Window> {
         if axes + 1 > GROUPS || letter.len() > WORDS {
             return Err(io::Error::other("the mesh has too many axes"));
         }
-        let mut shm = Shm::create(DATA + axes * SLOTS * SLOT)?;
+        let mut shm = Shm::create(DATA + (axes + 1) * SLOTS * SLOT)?;
         shm.as_mut_slice()[..letter.len()].copy_from_slice(letter);
         Ok(Window(Arc::new(shm)))
     }
 
     /// A window that came from another rank; nothing if it is too small for these axes.
     pub fn open(shm: Arc<Shm>, axes: usize) -> Option<Window> {
-        (shm.len() >= DATA + axes * SLOTS * SLOT && axes < GROUPS).then_some(Window(shm))
+        (shm.len() >= DATA + (axes + 1) * SLOTS * SLOT && axes < GROUPS).then_some(Window(shm))
     }
 
     pub fn shm(&self) -> &Shm {

@@ -8,7 +8,7 @@ use crate::gang::ties::{ALL, Ties};
 use crate::gang::{Communicator, Group};
 use cudarc::driver::{result, sys};
 use gt_ir::{Error, Result};
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -137,9 +137,7 @@ fn host() -> u64 {
     let named = std::env::var("NCCL_HOSTID").ok();
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let name = named.or_else(|| read("/proc/sys/kernel/random/boot_id")).unwrap_or_default();
-    let mut hasher = foldhash::quality::FixedState::default().build_hasher();
-    name.trim().hash(&mut hasher);
-    hasher.finish()
+    foldhash::quality::FixedState::default().hash_one(name.trim())
 }
 
 /// What tells GPUs apart.

@@ -370,10 +370,10 @@ impl Graph {
                 launched => launched?,
             }
             let done = if piece == 0 { self.split.unwrap_or(0) } else { self.steps.list.len() };
-            if let Some(midway) = midway.take_if(|midway| midway.after <= done) {
-                if let Err(error) = (midway.act)(&turn.addresses) {
-                    return Ok(Launched::Stopped(error));
-                }
+            if let Some(midway) = midway.take_if(|midway| midway.after <= done)
+                && let Err(error) = (midway.act)(&turn.addresses)
+            {
+                return Ok(Launched::Stopped(error));
             }
         }
         Ok(self.take_away(plan, run, lane).map_or_else(Launched::Torn, |()| Launched::All))

@@ -55,6 +55,8 @@ macro_rules! function {
 }
 
 impl Api {
+    // The fields say what the functions are.
+    #[allow(clippy::missing_transmute_annotations)]
     fn load(library: Library) -> Result<Api> {
         Ok(Api {
             get_version: function!(library, c"ncclGetVersion"),
