@@ -74,12 +74,25 @@ def cluster(workers=1, threads=None):
             if threads:
                 cmd += ["--threads", str(threads)]
             procs.append(subprocess.Popen(cmd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        wait_for_workers(f"localhost:{port}", workers)
         yield f"localhost:{port}"
     finally:
         for proc in reversed(procs):
             proc.terminate()
         for proc in procs:
             proc.wait(timeout=20)
+
+
+def wait_for_workers(addr, count, timeout=60):
+    """Waits until so many workers have joined a server, by a process that asks it."""
+    ask = "import gt, sys; gt.connect(sys.argv[1]); print(len(gt.debug.get_worker_stats()['workers']))"
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        done = subprocess.run([sys.executable, "-c", ask, addr], capture_output=True, text=True, timeout=timeout)
+        if done.stdout.strip() == str(count):
+            return
+        time.sleep(0.2)
+    raise RuntimeError(f"{count} workers have not joined {addr} in {timeout} s: {done.stderr[-500:]}")
 
 
 @contextlib.contextmanager

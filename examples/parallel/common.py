@@ -5,6 +5,7 @@ The model file is that of examples/qwen3 and knows nothing of workers; the layou
 
 import argparse
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -35,7 +36,9 @@ def arguments(doc, workers):
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--seq-len", type=int, default=64)
     parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--alone", action="store_true", help="train on one worker and print the result as JSON")
+    parser.add_argument("--auto", action="store_true", help="no file: the planner chooses (GT_AUTO_SHARD=1)")
+    parser.add_argument("--json", action="store_true", help="compare with nothing and print the result as JSON")
+    parser.add_argument("--alone", action="store_true", help="the same on one worker")
     return parser.parse_args()
 
 
@@ -94,17 +97,25 @@ def alone():
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def begin(args, file):
+    """Workers, and what the signal `train` means on them."""
+    if args.auto:
+        os.environ["GT_AUTO_SHARD"] = "1"
+    gt.gpu_workers(args.workers)
+    if not args.auto:
+        gt.load_config(args.config or HERE / file)
+
+
 def main(doc, file, workers, step=whole_batch, more=None):
     """Trains on several workers and on one, and compares the losses; `more(run, single)` says what else to know."""
     args = arguments(doc, workers)
-    if args.alone:
-        run = Run(args, step)
+    single = None if args.json or args.alone else alone()
+    if not args.alone:
+        begin(args, file)
+    run = Run(args, step)
+    if single is None:
         print(json.dumps(dict(losses=run.losses, peaks=run.peaks, seconds=run.seconds)))
         return
-    single = alone()
-    gt.gpu_workers(args.workers)
-    gt.load_config(args.config or HERE / file)
-    run = Run(args, step)
     gaps = [abs(a - b) for a, b in zip(run.losses, single["losses"], strict=True)]
     count = sum(p.numel() for p in run.model.parameters())
     print(f"Qwen3 with {count:,} parameters, {len(run.losses)} steps on {len(run.peaks)} workers and on one")
@@ -112,7 +123,7 @@ def main(doc, file, workers, step=whole_batch, more=None):
     print(f"{run.seconds * 1e3:.1f} ms a step, {single['seconds'] * 1e3:.1f} ms on one worker")
     if more:
         more(run, single)
-    if run.lazy:
+    if run.lazy and not args.auto:
         raise SystemExit(f"workers {run.lazy} had nothing to do: nothing was compared")
     if not max(gaps) <= CLOSE:
         raise SystemExit(f"the losses differ by more than {CLOSE:g}")

@@ -1,6 +1,6 @@
 """A 2 x 2 hybrid: two copies of the model on parts of the batch, each copy divided over two workers.
 
-The planner lays programs out along one axis for now: all four workers share the batch, and the answer is the same.
+Workers 0 and 1 are one copy, 2 and 3 the other. Within a copy activations are summed, between copies gradients.
 
 python examples/parallel/hybrid.py [--workers 4] [--model-size small]
 """

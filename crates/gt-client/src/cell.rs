@@ -85,6 +85,7 @@ impl Cell {
             let mut s = self.state.lock();
             s.stamp += 1;
             if count {
+                crate::autograd::tape::wrote();
                 match &mut s.version {
                     Version::Own(v) => *v += 1,
                     Version::Shared(v) => {

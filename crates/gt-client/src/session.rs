@@ -109,6 +109,11 @@ impl Session {
         TensorId(self.ids.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// The first of `n` ids in a row.
+    pub(crate) fn next_ids(&self, n: u64) -> TensorId {
+        TensorId(self.ids.fetch_add(n, Ordering::Relaxed))
+    }
+
     /// A new stream of this session, for one thread.
     pub(crate) fn new_stream(self: &Arc<Session>) -> Arc<Stream> {
         let stream = Stream::new(self, self.settings.batch, self.settings.prefix.clone());

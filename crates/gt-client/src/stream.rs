@@ -3,6 +3,7 @@
 mod follow;
 mod open;
 pub mod prefix;
+mod repeat;
 mod seal;
 mod show;
 
@@ -14,6 +15,7 @@ pub(crate) use follow::{Past, Pasts, Way};
 use gt_ir::{Arg, Args, Instr, Op, Result, Scalar, Slot, Structure, TensorId, Ty, Types, bail};
 use open::{Entry, Open, WINDOW};
 use parking_lot::Mutex;
+pub(crate) use repeat::{Spot, Stretch};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -253,6 +255,7 @@ impl Stream {
             open.mesh = mesh;
         }
         self.apart.store(true, Ordering::Relaxed);
+        crate::autograd::tape::end();
         drop(open);
         self.after_cut(session, sent)?;
         Ok(pos)

@@ -2,6 +2,7 @@
 
 mod checked;
 mod gang;
+mod holders;
 mod invariants;
 mod kinds;
 mod log;

@@ -164,7 +164,7 @@ unary_table! {
         |b, g, s| { let c = b.un(Unary::Sin, s.arg(0)?)?; let c = b.un(Unary::Neg, &c)?; b.mul(g, &c).map(Some) };
     Tanh "TANH" Float, |x| x.tanh(), NO_INT, "gt_tanh(x)", (-2.0, 2.0), [y],
         |b, g, s| { let y = s.out(0)?; let y2 = b.mul(y, y)?; let d = b.bin(Binary::Sub, 1.0, &y2)?; b.mul(g, &d).map(Some) };
-    Sigmoid "SIGMOID" Float, |x| x.sigmoid(), NO_INT, "T(1) / (T(1) + exp(-x))", (-4.0, 4.0), [y],
+    Sigmoid "SIGMOID" Float, |x| x.sigmoid(), NO_INT, "gt_sigmoid(x)", (-4.0, 4.0), [y],
         |b, g, s| {
             let y = s.out(0)?;
             let one_less = b.bin(Binary::Sub, 1.0, y)?;
@@ -190,7 +190,7 @@ unary_table! {
             let d = b.mul(&pdf, &rest)?;
             b.mul(g, &d).map(Some)
         };
-    Silu "SILU" Float, |x| x.silu(), NO_INT, "x / (T(1) + exp(-x))", (-3.0, 3.0), [x],
+    Silu "SILU" Float, |x| x.silu(), NO_INT, "x * gt_sigmoid(x)", (-3.0, 3.0), [x],
         |b, g, s| {
             let x = s.arg(0)?;
             let sig = b.un(Unary::Sigmoid, x)?;

@@ -1,13 +1,15 @@
-//! How a tensor lies on one axis of a mesh of workers, and which layouts every op may run in (C8).
+//! How a tensor lies on the axes of a mesh of workers, and which layouts every op may run in (C8).
 //!
-//! A rule says: with its operands in these layouts, the op run by every part on what it holds gives the result in that
-//! layout, with nothing moved. `localize` says what exactly a part runs.
+//! A rule says: with its operands in these layouts, the op run by every part of one axis on what it holds gives the
+//! result in that layout, with nothing moved. What the parts of one axis run is an op again, which may be divided along
+//! the next axis by any rule that is legal for the whole; `localize` says what exactly one worker runs.
 
 use crate::elementwise::{Binary, Gives, Unary};
 use crate::infer::{ArgTy, view_shape};
 use crate::op::{Op, ReduceKind, ScatterMode, View};
 use crate::{DType, Result, Scalar, Shape, Ty, bail};
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 use std::ops::Range;
 
 /// How a tensor lies on one mesh axis.
@@ -20,6 +22,10 @@ pub enum Layout {
     /// The tensor is the elementwise sum, product, maximum or minimum of what the parts hold.
     Partial(ReduceKind),
 }
+
+/// How a tensor lies on a mesh, axis by axis. Where several axes split one dimension, the first of them does so first,
+/// and the next splits what each of its parts holds.
+pub type Layouts = SmallVec<[Layout; 2]>;
 
 /// One legal way to run an op.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -50,6 +56,36 @@ pub fn part_range(n: usize, parts: usize, i: usize) -> Range<usize> {
     let (size, extra) = (n / parts, n % parts);
     let start = |i: usize| i * size + i.min(extra);
     start(i)..start(i + 1)
+}
+
+/// The place of a worker in a mesh of this shape, of which the last axis runs fastest.
+pub fn place(shape: &[usize], rank: usize) -> Vec<Part> {
+    let mut rest = rank;
+    let mut place: Vec<Part> = shape
+        .iter()
+        .rev()
+        .map(|&parts| {
+            let index = rest % parts;
+            rest /= parts;
+            Part { index, parts }
+        })
+        .collect();
+    place.reverse();
+    place
+}
+
+/// What the worker at this place holds of dimension `dim`, of size `n`.
+pub fn range_at(n: usize, dim: usize, layouts: &[Layout], place: &[Part]) -> Range<usize> {
+    let splits = layouts.iter().zip(place).filter(|(layout, _)| **layout == Split(dim));
+    splits.fold(0..n, |held, (_, part)| {
+        let inner = part.range(held.len());
+        held.start + inner.start..held.start + inner.end
+    })
+}
+
+/// The shape of what the worker at this place holds.
+pub fn piece(shape: &Shape, layouts: &[Layout], place: &[Part]) -> Shape {
+    (0..shape.len()).map(|dim| range_at(shape[dim], dim, layouts, place).len()).collect()
 }
 
 /// What a part runs in place of the whole op.
@@ -365,6 +401,33 @@ fn attention_rules(r: &mut Rules, mask: usize) {
     }
 }
 
+/// The way to split an attention along its heads where several query heads share a key head, and the number of key
+/// heads: it is legal where that is divided evenly.
+pub fn by_key_heads(op: &Op, args: &[ArgTy], outs: &[Ty]) -> Option<(Rule, usize)> {
+    let mask = match op {
+        Op::Attention { .. } => 4,
+        Op::AttentionGrad { .. } => 7,
+        _ => return None,
+    };
+    let [ArgTy::Val(q), ArgTy::Val(k), ..] = args else { return None };
+    let d = q.shape.len() - 3;
+    let scores = scores_shape(args);
+    let mut r = Rules { args, results: outs.len(), list: Vec::new() };
+    r.add(Split(d), |i, ty| if i == mask { aligned(&ty.shape, &scores, d) } else { Split(d) });
+    r.list.pop().map(|rule| (rule, k.shape[d]))
+}
+
+/// Dimensions of `x` and of what it is reshaped to that begin at the same stride and differ in size, as when a batch and
+/// its rows become one: a split passes from one to the other where both are divided evenly.
+pub fn by_blocks(to: &Shape, x: &Shape) -> Vec<(usize, usize)> {
+    let before = |shape: &Shape, d: usize| shape[..d].iter().product::<usize>();
+    let pairs = (0..x.len()).flat_map(|d| (0..to.len()).map(move |e| (d, e)));
+    let meets = |&(d, e): &(usize, usize)| {
+        x[d] > 1 && to[e] > 1 && x[d] != to[e] && before(x, d) == before(to, e) && x.numel() > 0
+    };
+    pairs.filter(meets).collect()
+}
+
 /// Which elementwise ops of two operands are linear in one of them or both.
 fn binary_partials(r: &mut Rules, op: Binary) {
     let (left_num, right_num) = (r.is_num(0), r.is_num(1));
@@ -460,52 +523,27 @@ fn follow_path(path: &[View], d: usize, x: &Shape) -> Option<usize> {
     Some(d)
 }
 
-/// What one part runs under a rule. `args` are the types of the whole operands.
-pub fn localize(op: &Op, rule: &Rule, args: &[ArgTy], part: Part) -> Result<Local> {
-    let cut = |shape: &Shape, d: usize| {
-        let mut shape = shape.clone();
-        shape[d] = part.range(shape[d]).len();
-        shape
-    };
-    let local_view = |view: &View, d: usize| match view {
-        View::Reshape(to) => View::Reshape(cut(to, d)),
-        View::Expand(to) => View::Expand(cut(to, d)),
-        View::Permute(_) | View::Slice { .. } => view.clone(),
-    };
+/// What one worker runs under a rule per axis. `args` are the types of the whole operands.
+pub fn localize(op: &Op, rules: &[&Rule], args: &[ArgTy], place: &[Part]) -> Result<Local> {
     // Ops whose attributes depend on the split have one result.
-    let out = rule.outs.first().copied().unwrap_or(Whole);
+    let outs: Layouts = rules.iter().map(|r| r.outs.first().copied().unwrap_or(Whole)).collect();
     let local = match op {
-        Op::Full { shape, dtype } => match out {
-            Split(d) => Op::Full { shape: cut(shape, d), dtype: *dtype },
-            Whole | Partial(_) => op.clone(),
-        },
-        Op::View(view) => match out {
-            Split(d) => Op::View(local_view(view, d)),
-            Whole | Partial(_) => op.clone(),
-        },
-        Op::Put { path } => match (out, args.first()) {
-            (Split(d), Some(ArgTy::Val(base))) => {
-                let (mut d, mut shape, mut local) = (d, base.shape.clone(), Vec::new());
-                for view in path {
-                    let Some(to) = follow(view, d, &shape) else {
-                        bail!(Value, "PUT: dimension {d} of {shape} cannot be split under its path");
-                    };
-                    local.push(local_view(view, to));
-                    shape = view_shape("PUT", view, &shape)?;
-                    d = to;
-                }
-                Op::Put { path: local }
-            }
+        Op::Full { shape, dtype } => Op::Full { shape: piece(shape, &outs, place), dtype: *dtype },
+        Op::View(view) => Op::View(local_view(view, &outs, place)),
+        Op::Put { path } => match args.first() {
+            Some(ArgTy::Val(base)) => Op::Put { path: local_path(path, &base.shape, &outs, place)? },
             _ => op.clone(),
         },
         Op::Reduce { kind, dims, keepdim } => {
-            if let (Some(Some(Split(d))), Some(ArgTy::Val(x)), Partial(_)) =
-                (rule.args.first(), args.first(), out)
-                && part.range(x.shape[*d]).is_empty()
-            {
-                // A maximum over nothing is no op; the part holds the identity.
-                let op = Op::Full { shape: x.shape.reduced(dims, *keepdim), dtype: x.dtype };
-                return Ok(Local { op, args: vec![LocalArg::Num(identity(*kind, x.dtype))] });
+            if let Some(ArgTy::Val(x)) = args.first() {
+                let lies: Layouts = rules.iter().filter_map(|r| r.args.first().copied().flatten()).collect();
+                let held = piece(&x.shape, &lies, place);
+                let split = |d: &usize| lies.contains(&Split(*d)) && held[*d] == 0;
+                if dims.iter().any(split) {
+                    // A maximum over nothing is no op; the part holds the identity.
+                    let op = Op::Full { shape: held.reduced(dims, *keepdim), dtype: x.dtype };
+                    return Ok(Local { op, args: vec![LocalArg::Num(identity(*kind, x.dtype))] });
+                }
             }
             op.clone()
         }
@@ -540,4 +578,29 @@ pub fn localize(op: &Op, rule: &Rule, args: &[ArgTy], part: Part) -> Result<Loca
         | Op::Collective(_) => op.clone(),
     };
     Ok(Local { op: local, args: (0..args.len()).map(LocalArg::Own).collect() })
+}
+
+fn local_view(view: &View, outs: &[Layout], place: &[Part]) -> View {
+    match view {
+        View::Reshape(to) => View::Reshape(piece(to, outs, place)),
+        View::Expand(to) => View::Expand(piece(to, outs, place)),
+        View::Permute(_) | View::Slice { .. } => view.clone(),
+    }
+}
+
+/// The path of a put into a base that lies so.
+fn local_path(path: &[View], base: &Shape, lies: &[Layout], place: &[Part]) -> Result<Vec<View>> {
+    let (mut lies, mut shape, mut local) = (Layouts::from_slice(lies), base.clone(), Vec::new());
+    for view in path {
+        for layout in &mut lies {
+            let Split(d) = *layout else { continue };
+            let Some(to) = follow(view, d, &shape) else {
+                bail!(Value, "PUT: dimension {d} of {shape} cannot be split under its path");
+            };
+            *layout = Split(to);
+        }
+        local.push(local_view(view, &lies, place));
+        shape = view_shape("PUT", view, &shape)?;
+    }
+    Ok(local)
 }

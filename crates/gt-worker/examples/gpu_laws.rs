@@ -204,6 +204,48 @@ impl Laws {
         }
     }
 
+    /// Attention whose results go to products with the heads of a row beside each other, as large as kernels of its own
+    /// need.
+    fn attention(&self) {
+        let cases = [DType::F32, DType::F16, DType::BF16].map(|dtype| {
+            let program = format!(
+                "in TENSOR[0] {dtype}[2, 4, 128, 64]
+                 in TENSOR[1] {dtype}[2, 2, 128, 64]
+                 in TENSOR[2] {dtype}[256, 24]
+                 in TENSOR[3] {dtype}[2, 4, 128, 64]
+                 in TENSOR[4] {dtype}[128, 8]
+                 TENSOR[5], TENSOR[6] := ATTENTION{{causal=true}} TENSOR[0] TENSOR[1] TENSOR[1] 0.125
+                 TENSOR[7] := PERMUTE{{perm=[0,2,1,3]}} TENSOR[5]
+                 TENSOR[8] := RESHAPE{{shape=[256,256]}} TENSOR[7]
+                 TENSOR[9] := MATMUL{{ta=false,tb=false}} TENSOR[8] TENSOR[2]
+                 TENSOR[10], TENSOR[11], TENSOR[12] := ATTENTIONGRAD{{causal=true}} TENSOR[0] TENSOR[1] TENSOR[1] TENSOR[5] TENSOR[6] TENSOR[3] 0.125
+                 TENSOR[13] := PERMUTE{{perm=[0,2,1,3]}} TENSOR[12]
+                 TENSOR[14] := RESHAPE{{shape=[256,128]}} TENSOR[13]
+                 TENSOR[15] := MATMUL{{ta=false,tb=false}} TENSOR[14] TENSOR[4]
+                 out TENSOR[9]
+                 out TENSOR[10]
+                 out TENSOR[11]
+                 out TENSOR[15]"
+            );
+            let structure = Arc::new(gt_ir::text::parse_structure(&program).expect("a program"));
+            let wave = |shape: &[usize]| {
+                let n: usize = shape.iter().product();
+                let values: Vec<f64> = (0..n).map(|i| (i as f64 * 0.37).sin()).collect();
+                HostTensor::from_f64s(dtype, shape, &values)
+            };
+            let inputs: Vec<HostTensor> = structure.inputs.iter().map(|i| wave(&i.ty.shape)).collect();
+            let want = gt_ir::reference::run(&structure, &inputs, &[]).expect("the reference runs it");
+            let (rtol, atol) = tolerance(dtype);
+            // Sums of many terms, of results that were rounded.
+            let judge = move |got: &[HostTensor]| {
+                got.iter().zip(&want).try_for_each(|(g, w)| close(g, w, 4.0 * rtol, 40.0 * atol))
+            };
+            let (kind, name) = ("attention".into(), format!("attention between products, {dtype}"));
+            Case { kind, name, structure, inputs, slots: Vec::new(), judge: Box::new(judge) }
+        });
+        self.check(&cases);
+    }
+
     /// All samples in an order of `seed`'s, until time is up.
     fn samples(&self, seed: u64, end: Instant) {
         let mut all = sample::samples(7);
@@ -347,6 +389,7 @@ fn main() -> ExitCode {
     let laws = Laws { backend, tally: Mutex::default() };
     let (start, budget) = (Instant::now(), Duration::from_secs(seconds));
     laws.failures();
+    laws.attention();
     if std::env::var("GT_RANDOM_SEED").is_err() {
         laws.samples(seed, start + budget * 3 / 4);
         println!("  {:.1} s", start.elapsed().as_secs_f64());

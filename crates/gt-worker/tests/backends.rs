@@ -458,3 +458,43 @@ fn shared_right_sides_change_no_bit() {
         same_bits(rows as u64, "shared and separate right sides", &product(&one), &product(&all));
     }
 }
+
+/// Attention between products writes its results with the heads of a row beside each other. That must not show.
+#[test]
+fn the_order_in_which_attention_writes_changes_no_bit() {
+    for (dtype, name) in [(DType::F32, "f32"), (DType::BF16, "bf16")] {
+        let program = format!(
+            "in TENSOR[0] {name}[2, 4, 20, 16]
+             in TENSOR[1] {name}[2, 2, 20, 16]
+             in TENSOR[2] {name}[64, 24]
+             in TENSOR[3] {name}[2, 4, 20, 16]
+             in TENSOR[4] {name}[32, 8]
+             TENSOR[5], TENSOR[6] := ATTENTION{{causal=true}} TENSOR[0] TENSOR[1] TENSOR[1] 0.25
+             TENSOR[7] := PERMUTE{{perm=[0,2,1,3]}} TENSOR[5]
+             TENSOR[8] := RESHAPE{{shape=[40,64]}} TENSOR[7]
+             TENSOR[9] := MATMUL{{ta=false,tb=false}} TENSOR[8] TENSOR[2]
+             TENSOR[10], TENSOR[11], TENSOR[12] := ATTENTIONGRAD{{causal=true}} TENSOR[0] TENSOR[1] TENSOR[1] TENSOR[5] TENSOR[6] TENSOR[3] 0.25
+             TENSOR[13] := PERMUTE{{perm=[0,2,1,3]}} TENSOR[12]
+             TENSOR[14] := RESHAPE{{shape=[40,32]}} TENSOR[13]
+             TENSOR[15] := MATMUL{{ta=false,tb=false}} TENSOR[14] TENSOR[4]
+             out TENSOR[9]
+             out TENSOR[10]
+             out TENSOR[11]
+             out TENSOR[15]"
+        );
+        let s = Arc::new(gt_ir::text::parse_structure(&program).unwrap());
+        let inputs: Vec<HostTensor> =
+            s.inputs.iter().map(|input| ramp(dtype, &input.ty.shape.to_vec())).collect();
+        let turned = CpuBackend::new(Some(2));
+        let plan = turned.compile(&s, &s.check().unwrap(), Effort::Quick).unwrap();
+        assert!(!plan.text().contains("kernel"), "no copy is left:\n{}", plan.text());
+        let apart = CpuBackend::with_options(Some(1), CompileOptions { apart: true, ..Default::default() });
+        let (a, b) = (run(&turned, &s, &inputs, &[]).unwrap(), run(&apart, &s, &inputs, &[]).unwrap());
+        same_bits(0, name, &a, &b);
+        let want = gt_ir::reference::run(&s, &inputs, &[]).unwrap();
+        for (k, (got, want)) in a.iter().zip(&want).enumerate() {
+            let (rtol, atol) = tolerance(dtype);
+            close(got, want, 4.0 * rtol, 40.0 * atol).unwrap_or_else(|e| panic!("{name}, live-out {k}: {e}"));
+        }
+    }
+}

@@ -3,6 +3,7 @@
 use super::mode::GradMode;
 use super::node::{Edge, Node, NodeArg, NodeKind, SavedValue};
 use super::record::{Recorder, Var};
+use super::replay::replay;
 use crate::Tensor;
 use crate::signal::{Hold, Scope};
 use foldhash::fast::FixedState;
@@ -78,6 +79,21 @@ fn run(
         Some(root) => Some(crate::source::Hold::line(&*root.session()?)),
         None => None,
     };
+    let mut watch = None;
+    if let [root] = roots
+        && matches!(targets, Targets::Leaves)
+        && !retain
+        && !create
+        && root.numel() == 1
+        && grads.iter().all(Option::is_none)
+        && let Var { value, edge: Some(edge), .. } = root.var()?
+    {
+        match replay(&value, &edge)? {
+            Some(None) => return Ok(Vec::new()),
+            Some(watched) => watch = watched,
+            None => {}
+        }
+    }
     let mut queue: BinaryHeap<Ready> = BinaryHeap::new();
     let mut incoming: HashMap<u64, Incoming, FixedState> = HashMap::default();
     for (i, root) in roots.iter().enumerate() {
@@ -153,6 +169,9 @@ fn run(
                 if matches!(targets, Targets::Leaves)
                     && let Some(Some(g)) = arrived.pop()
                 {
+                    if let Some(watch) = &mut watch {
+                        watch.leaf(&node, &g.value);
+                    }
                     accumulate(slot, g, create)?;
                 }
             }
@@ -205,6 +224,9 @@ fn run(
                 }
             }
         }
+    }
+    if let Some(watch) = watch {
+        watch.finish();
     }
     if let Targets::Inputs(_) = targets
         && !allow_unused
@@ -377,7 +399,7 @@ fn check(saved: &SavedValue) -> Result<crate::value::Value> {
 }
 
 /// Lets go of saved values; a later backward pass through here fails if there were any.
-fn release(node: &Node, keep: bool) {
+pub(super) fn release(node: &Node, keep: bool) {
     if keep {
         return;
     }

@@ -1,5 +1,6 @@
 //! Nodes of the autograd graph.
 
+use super::tape::{self, Number};
 use crate::Tensor;
 use crate::value::Value;
 use gt_ir::{Op, Result, Scalar, Ty};
@@ -85,6 +86,8 @@ pub struct Node {
     /// The type of the (first) result.
     pub out_ty: Ty,
     pub hooks: OnceLock<Mutex<NodeHooks>>,
+    /// Its number among the nodes of its program.
+    pub(crate) number: Number,
     /// The signal its backward pass is marked with, as `signal::Scope` numbers them.
     pub signal: u32,
     /// The backward pass has let go of the saved values.
@@ -97,6 +100,7 @@ impl Node {
     pub fn new(kind: NodeKind, args: SmallVec<[NodeArg; 2]>, out_ty: Ty) -> Arc<Node> {
         Arc::new(Node {
             seq: SEQ.fetch_add(1, Ordering::Relaxed),
+            number: tape::number(&kind, &args),
             kind,
             args: Mutex::new(args),
             outs: Mutex::new(SmallVec::new()),

@@ -7,11 +7,12 @@
 
 use super::open::{Entry, INPUT, Open};
 use super::{RecordArg, Sealed, SourceLine, Stream, is_tile};
+use crate::autograd::{Replay, tape};
 use gt_ir::{Arg, Instr, Op, Scalar, Slot, Structure, TensorId, Ty};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Programs that a stream remembers.
 const MAX_PASTS: usize = 16;
@@ -31,6 +32,7 @@ pub(crate) struct Past {
     made: Vec<Made>,
     inputs: Vec<Ty>,
     ways: Mutex<Vec<Arc<Way>>>,
+    replays: Mutex<Vec<Arc<Replay>>>,
 }
 
 /// One way a program was sealed: what outlived it, what died in it, and which of its numbers are slots.
@@ -51,6 +53,8 @@ pub(crate) struct Pasts {
     any: AtomicBool,
 }
 
+static TRAILS: AtomicU64 = AtomicU64::new(1);
+
 /// A value of the open program while it follows another.
 struct Live {
     id: TensorId,
@@ -60,6 +64,8 @@ struct Live {
 
 /// The open program while it follows another.
 pub(super) struct Trail {
+    /// Tells it from all others.
+    number: u64,
     past: Arc<Past>,
     live: Vec<Live>,
     /// Numbers that are not what they were: (value, operand, number).
@@ -93,7 +99,7 @@ impl Past {
             );
         }
         let inputs = structure.inputs.iter().map(|input| input.ty.clone()).collect();
-        Past { made, inputs, ways: Mutex::default() }
+        Past { made, inputs, ways: Mutex::default(), replays: Mutex::default() }
     }
 
     /// Remembers how it was sealed.
@@ -105,8 +111,27 @@ impl Past {
         ways.push(Arc::new(way));
     }
 
+    /// A backward pass that it had.
+    pub fn replay(&self, fits: impl Fn(&Replay) -> bool) -> Option<Arc<Replay>> {
+        self.replays.lock().iter().find(|replay| fits(replay)).cloned()
+    }
+
+    /// Remembers a backward pass that it had.
+    pub fn learn_replay(&self, replay: Replay) {
+        let mut replays = self.replays.lock();
+        if replays.len() >= MAX_WAYS {
+            replays.remove(0);
+        }
+        replays.push(Arc::new(replay));
+    }
+
+    /// The type of value `i`.
+    pub fn ty(&self, i: usize) -> &Ty {
+        &self.made[i].ty
+    }
+
     /// The instruction that makes value `i`.
-    fn instr(&self, i: usize) -> Option<&Instr> {
+    pub fn instr(&self, i: usize) -> Option<&Instr> {
         self.made.get(i)?.instr.as_ref()
     }
 }
@@ -181,6 +206,44 @@ impl Pasts {
     }
 }
 
+impl Trail {
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub fn past(&self) -> &Arc<Past> {
+        &self.past
+    }
+
+    pub fn len(&self) -> usize {
+        self.live.len()
+    }
+
+    /// How many numbers are not what they were.
+    pub fn changes(&self) -> usize {
+        self.changed.len()
+    }
+
+    pub fn is_alive(&self, i: usize) -> bool {
+        self.live[i].alive
+    }
+
+    pub fn id(&self, i: usize) -> TensorId {
+        self.live[i].id
+    }
+
+    /// A value is in use after all.
+    pub fn revive(&mut self, i: usize) {
+        self.live[i].alive = true;
+    }
+
+    /// Goes on up to `end` with values that nobody uses.
+    pub fn extend(&mut self, first: TensorId, end: usize, line: SourceLine) {
+        let ids = (first.0..).take(end - self.live.len());
+        self.live.extend(ids.map(|id| Live { id: TensorId(id), line, alive: false }));
+    }
+}
+
 /// Lengths to which an open program goes back when an instruction turns out not to fit.
 struct Before {
     inputs: usize,
@@ -227,11 +290,11 @@ impl Open {
                     && p.made[..i] == trail.past.made[..i]
             });
             let followed = match other {
-                Some(other) if i > 0 => {
+                Some(other) => {
                     trail.past = other;
                     self.take(stream, &mut trail, op, args)
                 }
-                _ => false,
+                None => false,
             };
             if !followed {
                 self.trail = (i > 0).then_some(trail);
@@ -258,7 +321,9 @@ impl Open {
         }
         let past = self.pasts.find(|past| past.instr(0).is_some_and(|instr| instr.op == *op))?;
         let live = Vec::with_capacity(past.made.len());
-        Some(Trail { past, live, changed: Vec::new() })
+        let number = TRAILS.fetch_add(1, Ordering::Relaxed);
+        tape::begin(number);
+        Some(Trail { number, past, live, changed: Vec::new() })
     }
 
     /// Takes the operands of the next instruction in if it is what the program followed has here.
@@ -344,7 +409,7 @@ impl Open {
 
     /// Ends the following: what was followed is written out.
     pub fn write_out(&mut self) {
-        let Some(Trail { past, live, changed }) = self.trail.take() else { return };
+        let Some(Trail { past, live, changed, .. }) = self.trail.take() else { return };
         let mut changed = changed.into_iter().peekable();
         for (i, (Live { id, line, alive }, made)) in live.into_iter().zip(&past.made).enumerate() {
             let mut instr = made.instr.clone();

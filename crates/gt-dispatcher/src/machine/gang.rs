@@ -1,15 +1,16 @@
 //! A session's programs over several workers: when they may go, what goes with them, and values that lie in pieces.
 
+use super::holders::Holders;
 use super::kinds::can_meet;
 use super::mesh::{Known, Mesh, Situation};
 use super::message::{Parts, part};
-use super::session::{Gather, Holder, Pending, Session, Spread, Tensor};
+use super::session::{Gather, Pending, Session, Spread, Tensor};
 use super::{Action, Cx};
-use crate::shard::{self, Answer, Costs, Divided};
-use gt_ir::layout::{Layout, Part};
+use crate::shard::{self, Asked, Costs, Divided};
+use gt_ir::layout::{Layout, Layouts, Part, place, range_at};
 use gt_ir::program::Without;
 use gt_ir::signal::Mark;
-use gt_ir::{Input, Program, Result, Structure, TensorId, Ty, bail};
+use gt_ir::{Error, Input, Program, Result, Structure, TensorId, Ty, bail};
 use gt_net::msg::{ClientMsg, Fetch, Gang, Payload, Piece, Run, Value, WorkerCmd, WorkerId};
 use std::sync::Arc;
 
@@ -25,6 +26,19 @@ const RESCUED: usize = 4096;
 pub(super) struct Sharding {
     /// Tensors of fewer bytes are not split for their own sake (`GT_SHARD_MIN`); 0 splits whatever can be.
     least: Option<u64>,
+}
+
+/// How a program goes.
+#[derive(Debug)]
+pub(super) enum Ready {
+    /// On one worker.
+    Alone,
+    /// Divided over a mesh, with its inputs there.
+    Gang(Arc<Mesh>, Arc<Divided>),
+    /// Not before this has come.
+    Waits(Wait),
+    /// Not at all.
+    Fails(Error),
 }
 
 /// What a session's next program waits for.
@@ -110,7 +124,7 @@ impl Session {
             if !can_meet(infos) {
                 self.cannot_meet(&workers, cx);
             } else {
-                return Some(cx.meshes.get(&workers, cx.pool, cx.config, cx.out));
+                return Some(cx.meshes.get(&workers, &present.shape, cx.pool, cx.config, cx.out));
             }
         }
         let spread = |id: &TensorId| self.tensors.get(id).filter(|t| t.spread.is_some());
@@ -120,20 +134,19 @@ impl Session {
         }
         self.sharding?;
         let workers = self.all_alike(cx);
-        (workers.len() > 1).then(|| cx.meshes.get(&workers, cx.pool, cx.config, cx.out))
+        let shape = [workers.len()];
+        (workers.len() > 1).then(|| cx.meshes.get(&workers, &shape, cx.pool, cx.config, cx.out))
     }
 
-    /// The layouts that a program's marks ask for. A mesh of several axes is taken as one, split as the first of its
-    /// axes that splits.
-    fn fixed(&self, program: &Program, types: &[Ty]) -> Vec<(u32, Layout)> {
-        let layout = |mark: &Mark| {
+    /// The layouts that a program's marks ask for on a mesh. All marks of a program are on one mesh.
+    fn fixed(&self, program: &Program, types: &[Ty], mesh: &Mesh) -> Vec<(u32, Asked)> {
+        let asked = |mark: &Mark| {
             let ty = types.get(mark.value as usize)?;
-            let lays = self.signals.get(mark.signal)?.layouts(&ty.shape).ok()?;
-            let split = lays.iter().flatten().find(|l| **l != Layout::Whole);
-            let asked = split.or(lays.iter().flatten().next()).copied()?;
-            mark.firm.then_some((mark.value, asked))
+            let asked: Asked = self.signals.get(mark.signal)?.layouts(&ty.shape).ok()?.into();
+            let says = mark.firm && asked.len() == mesh.shape.len() && asked.iter().any(Option::is_some);
+            says.then_some((mark.value, asked))
         };
-        program.structure.marks.iter().filter_map(layout).collect()
+        program.structure.marks.iter().filter_map(asked).collect()
     }
 
     fn costs(&self, mesh: &Mesh, cx: &Cx) -> Costs {
@@ -148,8 +161,7 @@ impl Session {
                     (costs.least, costs.always) = (least, least == 0);
                 }
             }
-            // Only signals divide programs, and what they say is done for small tensors too.
-            None => (costs.least, costs.always) = (0, true),
+            None => costs = costs.signalled(),
         }
         costs
     }
@@ -159,112 +171,93 @@ impl Session {
         let lies = |id: &TensorId| {
             let tensor = self.tensors.get(id)?;
             match &tensor.spread {
-                Some(spread) => Some((spread.layout, false)),
-                None => Some((Layout::Whole, !mesh.workers.iter().all(|w| tensor.is_at(*w)))),
+                Some(spread) => Some((spread.layouts.clone(), false)),
+                None => Some((mesh.whole(), !tensor.holders.cover(mesh))),
             }
         };
         let inputs: Option<Vec<_>> = program.inputs.iter().map(lies).collect();
-        let (fixed, costs) = (self.fixed(program, types), self.costs(mesh, cx));
+        let (fixed, costs) = (self.fixed(program, types, mesh), self.costs(mesh, cx));
         let must = !program.structure.marks.is_empty();
-        Some(Situation { inputs: inputs?, fixed, must, parts: mesh.workers.len(), costs })
+        Some(Situation { inputs: inputs?, fixed, must, shape: mesh.shape.clone(), costs })
     }
 
-    /// Gets a program ready to go: it is divided, and its inputs are on the workers. Gives what it has to wait for.
-    /// Whatever is wrong with it shows when it goes.
-    pub(super) fn prepare(&mut self, program: &mut Program, parts: &mut Parts, cx: &mut Cx) -> Option<Wait> {
+    /// Gets a program ready to go: it is divided, and its inputs are on the workers. Whatever else is wrong with it
+    /// shows when it goes.
+    pub(super) fn prepare(&mut self, program: &mut Program, parts: &mut Parts, cx: &mut Cx) -> Ready {
         let Some(mesh) = self.mesh(program, cx) else {
             self.gather_inputs(program, parts, cx);
-            return None;
+            return Ready::Alone;
         };
-        let types = cx.checked.check(program).ok()?;
-        program.check_binding(&types).ok()?;
-        for id in &program.inputs {
-            if self.tensors.get(id).is_none_or(|t| t.poison.is_some() || t.freed_by != 0) {
-                return None;
-            }
+        let Ok(types) = cx.checked.check(program) else { return Ready::Alone };
+        let usable = |t: &Tensor| t.poison.is_none() && t.freed_by == 0;
+        let known = |id: &TensorId| self.tensors.get(id).is_some_and(usable);
+        if program.check_binding(&types).is_err() || !program.inputs.iter().all(known) {
+            return Ready::Alone;
         }
         for id in &program.inputs {
-            let elsewhere = self.tensors[id].spread.as_ref().filter(|s| s.mesh != mesh).cloned();
+            let elsewhere = self.tensors[id].spread.as_ref().filter(|s| s.mesh.id != mesh.id).cloned();
             if let Some(spread) = elsewhere {
                 self.make_whole(*id, &spread, parts, cx);
             }
         }
-        let situation = self.situation(program, &types, &mesh, cx)?;
-        match cx.meshes.find(program.key, &program.structure, &situation) {
-            Some(Known::Done(Ok(None))) => return None,
-            Some(Known::Done(Ok(Some(_)))) => {}
-            Some(Known::Done(Err(_))) => return None,
-            Some(Known::Asked(ask)) => return Some(Wait::Plan(ask)),
-            None => {
-                let ask = situation.question(&program.structure, &types);
-                if program.structure.instrs.len() * ask.parts > INLINE {
-                    let number = cx.meshes.ask(program.key, &program.structure, situation);
-                    cx.out.push(Action::Plan { ask: number, program: Arc::new(ask) });
-                    return Some(Wait::Plan(number));
-                }
-                let divided = shard::divide(&ask).map(|d| d.map(Arc::new));
-                let solo = !matches!(divided, Ok(Some(_)));
-                cx.meshes.keep(program.key, &program.structure, situation, Known::Done(divided));
-                if solo {
-                    return None;
-                }
-            }
-        }
-        for id in &program.inputs {
-            if self.tensors[id].spread.is_none() {
-                mesh.workers.iter().for_each(|worker| self.bring(*id, *worker, parts, cx));
-            }
-        }
-        self.is_awaited().then_some(Wait::Arrivals)
-    }
-
-    /// A program's division as `prepare` left it; the inputs have since been brought to all workers.
-    fn division(&self, program: &Program, types: &Arc<[Ty]>, cx: &mut Cx) -> Option<(Arc<Mesh>, Answer)> {
-        let mesh = self.mesh(program, cx)?;
-        let situation = self.situation(program, types, &mesh, cx)?;
-        let known = cx.meshes.find(program.key, &program.structure, &situation);
-        let divided = match known {
-            Some(Known::Done(divided)) => divided,
-            Some(Known::Asked(_)) | None => {
-                let divided = shard::divide(&situation.question(&program.structure, types));
-                let divided = divided.map(|d| d.map(Arc::new));
-                cx.meshes.keep(program.key, &program.structure, situation, Known::Done(divided.clone()));
-                divided
-            }
+        let Some(situation) = self.situation(program, &types, &mesh, cx) else { return Ready::Alone };
+        let away = situation.inputs.iter().any(|(_, at_home)| *at_home);
+        let divided = match self.division(program, &types, situation, cx) {
+            Known::Asked(ask) => return Ready::Waits(Wait::Plan(ask)),
+            Known::Done(Ok(Some(divided))) => divided,
+            Known::Done(Ok(None)) => return Ready::Alone,
+            Known::Done(Err(error)) => return Ready::Fails(error),
         };
-        Some((mesh, divided))
+        if away {
+            for id in &program.inputs {
+                if self.tensors[id].spread.is_none() {
+                    mesh.workers.iter().for_each(|worker| self.bring(*id, *worker, parts, cx));
+                }
+            }
+        }
+        if self.is_awaited() { Ready::Waits(Wait::Arrivals) } else { Ready::Gang(mesh, divided) }
     }
 
-    /// True if a program runs on several workers.
-    pub(super) fn is_divided(&self, program: &Program, types: &Arc<[Ty]>, cx: &mut Cx) -> bool {
-        let split = |id: &TensorId| self.tensors.get(id).is_some_and(|t| t.spread.is_some());
-        match self.division(program, types, cx) {
-            Some((_, Ok(divided))) => divided.is_some(),
-            // What cannot be divided fails where it would go.
-            Some((_, Err(_))) | None => program.inputs.iter().any(split),
+    /// A program's division: known, worked out here if that takes no time to speak of, or asked for.
+    fn division(&self, program: &Program, types: &Arc<[Ty]>, situation: Situation, cx: &mut Cx) -> Known {
+        let structure = &program.structure;
+        if let Some(known) = cx.meshes.find(program.key, structure, &situation) {
+            return known;
         }
+        let ask = situation.question(structure, types);
+        if structure.instrs.len() * ask.workers() > INLINE {
+            let number = cx.meshes.ask(program.key, structure, situation);
+            cx.out.push(Action::Plan { ask: number, program: Arc::new(ask) });
+            return Known::Asked(number);
+        }
+        let known = Known::Done(shard::divide(&ask).map(|d| d.map(Arc::new)));
+        cx.meshes.keep(program.key, structure, situation, known.clone());
+        known
     }
 
     /// Sends a divided program to its workers.
+    #[expect(clippy::too_many_arguments, reason = "the program, how it is divided, and what goes with it")]
     pub(super) fn send_gang(
         &mut self,
         seq: u64,
         program: Program,
         types: &Arc<[Ty]>,
+        mesh: Arc<Mesh>,
+        divided: &Divided,
         parts: &mut Parts,
         cx: &mut Cx,
     ) -> Result<()> {
-        let (mesh, divided) = match self.division(&program, types, cx) {
-            Some((mesh, Ok(Some(divided)))) => (mesh, divided),
-            Some((_, Err(error))) => return Err(error),
-            Some((_, Ok(None))) | None => bail!(Runtime, "program {seq}: its inputs lie on several workers"),
-        };
-        for ((&id, &out), &layout) in program.outs.iter().zip(&program.structure.outs).zip(&divided.outs) {
+        let mut bytes = 0;
+        for ((&id, &out), layouts) in program.outs.iter().zip(&program.structure.outs).zip(&divided.outs) {
             let mut tensor = Tensor::new(types[out as usize].clone());
-            tensor.spread = spread(&mesh, layout);
-            tensor.holders = mesh.workers.iter().map(|w| Holder { worker: *w, moving: None }).collect();
-            self.add(id, tensor, cx)?;
+            tensor.spread = spread(&mesh, layouts);
+            tensor.holders = Holders::all(&mesh);
+            bytes += tensor.bytes();
+            if self.tensors.insert(id, tensor).is_some() {
+                bail!(Value, "tensor {} is written twice", id.0);
+            }
         }
+        mesh.workers.iter().for_each(|w| cx.pool.hold(*w, bytes));
         let dying = program.inputs.iter().zip(&program.structure.inputs).filter(|(_, i)| i.dies);
         let mut frees = Vec::new();
         for id in program.frees.iter().chain(dying.map(|(id, _)| id)) {
@@ -275,8 +268,9 @@ impl Session {
         }
         let mut pending = Pending::new(&mesh.workers, program.outs.clone(), frees);
         pending.origins = divided.parts.first().map(|p| p.origins.clone());
-        self.send_parts_of(seq, &program, &mesh, &divided, parts, cx)?;
+        self.send_parts_of(seq, &program, &mesh, divided, parts, cx)?;
         pending.program = Some(Box::new(program));
+        pending.mesh = Some(mesh);
         self.pending.insert(seq, pending);
         Ok(())
     }
@@ -291,6 +285,8 @@ impl Session {
         cx: &mut Cx,
     ) -> Result<()> {
         let gang = Gang { mesh: mesh.id, number: cx.meshes.number() };
+        let everywhere = |id: &TensorId| self.tensors.get(id).is_some_and(|t| t.holders.cover(mesh));
+        let all = program.frees.iter().all(everywhere);
         for (&worker, local) in mesh.workers.iter().zip(&divided.parts) {
             // What the session sent there before comes first.
             if let Some(at) = parts.iter().position(|(w, _)| *w == worker) {
@@ -298,7 +294,7 @@ impl Session {
                 self.send_part(worker, batch, cx);
             }
             cx.log.divided(local.key, &local.origins);
-            let there = |id: &&TensorId| self.tensors.get(id).is_some_and(|t| t.is_at(worker));
+            let there = |id: &&TensorId| all || self.tensors.get(id).is_some_and(|t| t.is_at(worker));
             let program = Program {
                 structure: local.structure.clone(),
                 key: local.key,
@@ -331,9 +327,9 @@ impl Session {
     fn make_whole(&mut self, id: TensorId, spread: &Spread, parts: &mut Parts, cx: &mut Cx) {
         let Some(tensor) = self.tensors.get_mut(&id) else { return };
         let ty = tensor.ty.clone();
-        cx.pool.release(&tensor.holders, tensor.bytes());
+        cx.pool.release_all(&tensor.holders, tensor.bytes());
         tensor.spread = None;
-        for holder in &tensor.holders {
+        for holder in tensor.holders.iter() {
             cx.pool.hold(holder.worker, ty.bytes() as u64);
         }
         let structure = Arc::new(Structure {
@@ -349,15 +345,14 @@ impl Session {
             slots: Vec::new(),
             frees: Vec::new(),
         };
-        let mut ask = Situation {
-            inputs: vec![(spread.layout, false)],
-            fixed: Vec::new(),
+        let ask = Situation {
+            inputs: vec![(spread.layouts.clone(), false)],
+            fixed: vec![(0, spread.mesh.whole().into_iter().map(Some).collect())],
             must: true,
-            parts: spread.mesh.workers.len(),
+            shape: spread.mesh.shape.clone(),
             costs: self.costs(&spread.mesh, cx),
         }
         .question(&structure, &Arc::from([ty]));
-        ask.fixed.push((0, Layout::Whole));
         self.last_added += 1;
         let seq = self.last_added;
         let sent = match shard::divide(&ask) {
@@ -389,7 +384,7 @@ impl Session {
             let tensor = self.tensors.get(id)?;
             let fits = match &tensor.spread {
                 Some(spread) => spread.mesh == mesh,
-                None => mesh.workers.iter().all(|w| tensor.is_at(*w)),
+                None => tensor.holders.cover(&mesh),
             };
             (tensor.poison.is_none() && fits).then_some(())
         };
@@ -411,12 +406,12 @@ impl Session {
         // It runs where its inputs are, in any case.
         ask.must = true;
         let divided = shard::divide(&ask).ok()??;
-        for ((id, out), layout) in left.outs.iter().zip(&left.structure.outs).zip(&divided.outs) {
+        for ((id, out), layouts) in left.outs.iter().zip(&left.structure.outs).zip(&divided.outs) {
             let tensor = self.tensors.get_mut(id)?;
-            cx.pool.release(&tensor.holders, tensor.bytes());
+            cx.pool.release_all(&tensor.holders, tensor.bytes());
             tensor.ty = types[*out as usize].clone();
-            tensor.spread = spread(&mesh, *layout);
-            tensor.holders = mesh.workers.iter().map(|w| Holder { worker: *w, moving: None }).collect();
+            tensor.spread = spread(&mesh, layouts);
+            tensor.holders = Holders::all(&mesh);
             let bytes = tensor.bytes();
             mesh.workers.iter().for_each(|w| cx.pool.hold(*w, bytes));
         }
@@ -436,14 +431,17 @@ impl Session {
         let Some(tensor) = self.tensors.get(&fetch.tensor) else { return Ok(()) };
         let shape = tensor.ty.shape.clone();
         let mut gather = Gather { waiting: Vec::new(), got: Vec::new(), from: Vec::new() };
-        let workers = &spread.mesh.workers;
-        for (index, &worker) in workers.iter().enumerate() {
-            let (mut starts, mut sizes) =
-                (vec![0; shape.len()], shape.iter().map(|n| *n as u64).collect::<Vec<_>>());
-            if let Layout::Split(dim) = spread.layout {
-                let range = Part { index, parts: workers.len() }.range(shape[dim]);
-                (starts[dim], sizes[dim]) = (range.start as u64, range.len() as u64);
+        for (rank, &worker) in spread.mesh.workers.iter().enumerate() {
+            let place = place(&spread.mesh.shape, rank);
+            // Where an axis holds the same again, its first part is asked.
+            let again = |(l, part): (&Layout, &Part)| *l == Layout::Whole && part.index > 0;
+            if spread.layouts.iter().zip(&place).any(again) {
+                continue;
             }
+            let range = |dim: usize| range_at(shape[dim], dim, &spread.layouts, &place);
+            let ranges = || (0..shape.len()).map(range);
+            let starts = ranges().map(|r| r.start as u64).collect();
+            let sizes = ranges().map(|r| r.len() as u64).collect();
             gather.waiting.push((worker, starts, sizes));
             part(parts, worker).fetches.push(Fetch { req: fetch.req, tensor: fetch.tensor });
         }
@@ -479,6 +477,7 @@ impl Session {
 }
 
 /// How a result lies; nothing if every worker has all of it.
-fn spread(mesh: &Arc<Mesh>, layout: Layout) -> Option<Spread> {
-    (layout != Layout::Whole && mesh.workers.len() > 1).then(|| Spread { mesh: mesh.clone(), layout })
+fn spread(mesh: &Arc<Mesh>, layouts: &Layouts) -> Option<Spread> {
+    let splits = layouts.iter().zip(&mesh.shape).any(|(l, n)| *l != Layout::Whole && *n > 1);
+    splits.then(|| Spread { mesh: mesh.clone(), layouts: layouts.clone() })
 }

@@ -66,7 +66,7 @@ impl Machine {
         ensure(s.reported <= s.completed(), || "I4: reported".into())?;
         for (id, tensor) in &s.tensors {
             let broken = |which: &str| format!("{which}: tensor {} {tensor:?}", id.0);
-            for holder in &tensor.holders {
+            for holder in tensor.holders.iter() {
                 ensure(knows(holder.worker), || broken("I2"))?;
                 let from = |w: WorkerId| tensor.holders.iter().any(|h| h.worker == w && h.moving.is_none());
                 ensure(holder.moving.is_none_or(from), || broken("I6"))?;

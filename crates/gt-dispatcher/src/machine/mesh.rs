@@ -2,8 +2,8 @@
 
 use super::pool::Pool;
 use super::{Action, Config};
-use crate::shard::{Answer, Ask, Costs};
-use gt_ir::layout::Layout;
+use crate::shard::{Answer, Ask, Asked, Costs};
+use gt_ir::layout::{Layout, Layouts};
 use gt_ir::{Error, Structure};
 use gt_net::msg::{Member, WorkerCmd, WorkerId};
 use std::collections::HashMap;
@@ -13,7 +13,16 @@ use std::sync::Arc;
 #[derive(Debug, PartialEq, Eq)]
 pub struct Mesh {
     pub id: u64,
+    /// The size of each axis; the last runs fastest over the workers.
+    pub shape: Vec<usize>,
     pub workers: Vec<WorkerId>,
+}
+
+impl Mesh {
+    /// The layouts of what every worker has all of.
+    pub fn whole(&self) -> Layouts {
+        self.shape.iter().map(|_| Layout::Whole).collect()
+    }
 }
 
 /// Divided programs kept at most.
@@ -23,12 +32,12 @@ const MAX_PLANS: usize = 1024;
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Situation {
     /// How each live-in lies, and whether only one worker has it.
-    pub inputs: Vec<(Layout, bool)>,
+    pub inputs: Vec<(Layouts, bool)>,
     /// Layouts that signals ask for, by value.
-    pub fixed: Vec<(u32, Layout)>,
+    pub fixed: Vec<(u32, Asked)>,
     /// Signals ask for these workers.
     pub must: bool,
-    pub parts: usize,
+    pub shape: Vec<usize>,
     pub costs: Costs,
 }
 
@@ -60,19 +69,20 @@ pub(super) struct Meshes {
 }
 
 impl Meshes {
-    /// The mesh of these workers, in this order; they are told of a new one.
+    /// The mesh of these workers, in this order and of this shape; they are told of a new one.
     pub fn get(
         &mut self,
         workers: &[WorkerId],
+        shape: &[usize],
         pool: &Pool,
         config: &Config,
         out: &mut Vec<Action>,
     ) -> Arc<Mesh> {
-        if let Some(mesh) = self.meshes.iter().find(|m| m.workers == workers) {
+        if let Some(mesh) = self.meshes.iter().find(|m| m.workers == workers && m.shape == shape) {
             return mesh.clone();
         }
         self.last += 1;
-        let mesh = Arc::new(Mesh { id: self.last, workers: workers.to_vec() });
+        let mesh = Arc::new(Mesh { id: self.last, shape: shape.to_vec(), workers: workers.to_vec() });
         let member = |worker: &WorkerId| {
             let info = &pool.get(*worker)?.info;
             let (process, endpoint) = (info.process.clone(), info.endpoint.clone());
@@ -83,7 +93,7 @@ impl Meshes {
             let told = gt_net::msg::Mesh {
                 id: mesh.id,
                 cluster: config.cluster,
-                shape: vec![workers.len() as u32],
+                shape: shape.iter().map(|n| *n as u32).collect(),
                 members: members.clone(),
                 rank: rank as u32,
             };
@@ -168,8 +178,8 @@ impl Situation {
     /// True if an answer for this situation serves for the other: what was divided once is divided wherever its inputs
     /// have been brought since.
     fn like(&self, other: &Situation, divided: bool) -> bool {
-        let same = |(a, b): (&(Layout, bool), &(Layout, bool))| a.0 == b.0 && (divided || a.1 == b.1);
-        self.parts == other.parts
+        let same = |(a, b): (&(Layouts, bool), &(Layouts, bool))| a.0 == b.0 && (divided || a.1 == b.1);
+        self.shape == other.shape
             && self.fixed == other.fixed
             && self.must == other.must
             && self.costs == other.costs
@@ -182,11 +192,11 @@ impl Situation {
         Ask {
             structure: structure.clone(),
             types: types.clone(),
-            inputs: self.inputs.iter().map(|(layout, _)| *layout).collect(),
+            inputs: self.inputs.iter().map(|(layouts, _)| layouts.clone()).collect(),
             at_home: self.inputs.iter().map(|(_, home)| *home).collect(),
             fixed: self.fixed.clone(),
             must: self.must,
-            parts: self.parts,
+            shape: self.shape.clone(),
             costs: self.costs,
         }
     }

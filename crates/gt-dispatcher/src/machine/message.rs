@@ -1,6 +1,8 @@
 //! What a client says: programs are checked, placed, and sent on with what they need.
 
-use super::session::{Asked, Holder, Move, Moved, Pending, Session, Tensor, no_workers};
+use super::gang::Ready;
+use super::holders::Holder;
+use super::session::{Asked, Move, Moved, Pending, Session, Tensor, no_workers};
 use super::{Action, Carry, Cx, Way};
 use foldhash::fast::FixedState;
 use gt_ir::{DType, Error, Program, Result, Slot, TensorId, Ty, bail};
@@ -157,7 +159,8 @@ impl Session {
         let mut parts = Parts::new();
         let mut runs = batch.runs.into_iter();
         while let Some(mut run) = runs.next() {
-            if let Some(wait) = self.prepare(&mut run.program, &mut parts, cx) {
+            let ready = self.prepare(&mut run.program, &mut parts, cx);
+            if let Ready::Waits(wait) = ready {
                 // The rest comes when what it waits for has come.
                 let runs = std::iter::once(run).chain(runs).collect();
                 let rest = Batch { runs, fetches: batch.fetches, frees: batch.frees };
@@ -165,7 +168,7 @@ impl Session {
                 self.deferred.push_front(ClientMsg::Batch(rest));
                 return self.send_parts(parts, cx);
             }
-            self.run(run, &mut parts, cx)?;
+            self.run(run, ready, &mut parts, cx)?;
         }
         for fetch in batch.fetches {
             self.fetch(fetch, &mut parts, cx)?;
@@ -193,7 +196,7 @@ impl Session {
         self.tell_worker(cx, worker, WorkerCmd::Batch { session: self.id, batch });
     }
 
-    fn run(&mut self, run: Run, parts: &mut Parts, cx: &mut Cx) -> Result<()> {
+    fn run(&mut self, run: Run, ready: Ready, parts: &mut Parts, cx: &mut Cx) -> Result<()> {
         let Run { seq, mut program, prefix } = run;
         if seq != self.last_seq + 1 {
             bail!(Value, "program: it has number {seq}, expected {}", self.last_seq + 1);
@@ -213,27 +216,26 @@ impl Session {
             self.check_marks(&program.structure, cx)?;
             Ok((self.check_tensors(seq, &program)?, types))
         });
-        let (failure, types) = match checked {
-            Ok((Some(failure), types)) => (failure, Some(types)),
-            Ok((None, types)) if self.is_divided(&program, &types, cx) => {
+        let fails = |error: Error| Failure { root: seq, instr: None, error };
+        let (failure, types) = match (checked, ready) {
+            (Ok((Some(failure), types)), _) => (failure, Some(types)),
+            (Ok((None, types)), Ready::Gang(mesh, divided)) => {
                 if let Some(id) = prefix {
                     self.forget(id, None, cx);
                 }
-                return self.send_gang(seq, program, &types, parts, cx);
+                return self.send_gang(seq, program, &types, mesh, &divided, parts, cx);
             }
-            Ok((None, types)) => match self.place(&program, cx) {
+            (Ok((None, types)), Ready::Fails(error)) => (fails(error), Some(types)),
+            (Ok((None, types)), Ready::Alone | Ready::Waits(_)) => match self.place(&program, cx) {
                 Some(worker) => {
                     let prefix = prefix.filter(|id| self.forget(*id, Some(worker), cx));
                     let run = Run { seq, program, prefix };
                     return self.send(run, &types, worker, parts, cx);
                 }
-                None => {
-                    let error = no_workers(&cx.config.address);
-                    (Failure { root: seq, instr: None, error }, Some(types))
-                }
+                None => (fails(no_workers(&cx.config.address)), Some(types)),
             },
             // What is wrong with the program is its own failure, and costs the session nothing else.
-            Err(error) => (Failure { root: seq, instr: None, error }, None),
+            (Err(error), _) => (fails(error), None),
         };
         if let Some(prefix) = prefix {
             self.forget(prefix, None, cx);
@@ -318,7 +320,7 @@ impl Session {
         if self.tensors.contains_key(&id) {
             bail!(Value, "tensor {} is written twice", id.0);
         }
-        for holder in &tensor.holders {
+        for holder in tensor.holders.iter() {
             cx.pool.hold(holder.worker, tensor.bytes());
         }
         self.tensors.insert(id, tensor);
@@ -352,7 +354,7 @@ impl Session {
         for id in &program.inputs {
             let Some(tensor) = self.tensors.get(id) else { continue };
             all_home &= tensor.is_at(home);
-            for holder in &tensor.holders {
+            for holder in tensor.holders.iter() {
                 match bytes.iter_mut().find(|(w, _)| *w == holder.worker) {
                     Some((_, n)) => *n += tensor.bytes(),
                     None => bytes.push((holder.worker, tensor.bytes())),

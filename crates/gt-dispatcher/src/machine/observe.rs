@@ -280,9 +280,8 @@ impl Machine {
         let mut tensors: Vec<_> = living
             .map(|(id, t)| {
                 let holders: Vec<String> = t.holders.iter().map(|h| name(h.worker)).collect();
-                let split =
-                    t.spread.as_ref().is_some_and(|s| matches!(s.layout, gt_ir::layout::Layout::Split(_)));
-                let copies = if split { 1 } else { holders.len().max(1) };
+                let pieces = t.spread.as_ref().map_or(1, |s| s.pieces());
+                let copies = (holders.len() / pieces).max(1);
                 (*id, t.ty.clone(), (t.ty.bytes() * copies) as u64, holders)
             })
             .collect();

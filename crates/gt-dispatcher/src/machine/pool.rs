@@ -1,6 +1,6 @@
 //! The workers that are connected, and how much each has to do.
 
-use super::session::Holder;
+use super::holders::Holders;
 use gt_ir::TensorId;
 use gt_net::bulk::{Dir, Endpoint, Ticket, TicketKey};
 use gt_net::msg::{SessionId, WorkerId, WorkerInfo};
@@ -76,13 +76,16 @@ impl Pool {
         }
     }
 
-    /// Undoes `hold` for each holder of a tensor.
-    pub fn release(&mut self, holders: &[Holder], bytes: u64) {
-        for holder in holders {
-            if let Some(w) = self.workers.get_mut(&holder.worker) {
-                w.live_bytes = w.live_bytes.saturating_sub(bytes);
-            }
+    /// Undoes `hold`.
+    pub fn release(&mut self, worker: WorkerId, bytes: u64) {
+        if let Some(w) = self.workers.get_mut(&worker) {
+            w.live_bytes = w.live_bytes.saturating_sub(bytes);
         }
+    }
+
+    /// Undoes `hold` for each holder of a tensor.
+    pub fn release_all(&mut self, holders: &Holders, bytes: u64) {
+        holders.iter().for_each(|holder| self.release(holder.worker, bytes));
     }
 
     /// Where to bring a tensor's bytes, with a ticket, if the worker has a bulk plane.

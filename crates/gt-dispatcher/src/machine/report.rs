@@ -1,7 +1,7 @@
 //! What workers say, what becomes of a session when one is lost, and what its client is told.
 
 use super::gang::ADDED;
-use super::session::{Asked, Holder, Move, Pending, Session, no_workers};
+use super::session::{Asked, Move, Pending, Session, no_workers};
 use super::{Action, Carry, Cx, Way};
 use gt_ir::{Error, Result, TensorId};
 use gt_net::msg::{Batch, Bytes, ClientMsg, Failure, Fetch, Payload, SessionMsg, Value, WorkerCmd, WorkerId};
@@ -80,7 +80,10 @@ impl Session {
         let map = if seq > ADDED { &mut self.added } else { &mut self.pending };
         let Some(mut done) = map.remove(&seq) else { return };
         match done.failure.take() {
-            None => done.frees.into_iter().for_each(|id| self.drop_tensor(cx, id, &done.ran)),
+            None => match &done.mesh {
+                Some(mesh) => self.drop_freed(cx, done.frees, mesh, &done.ran),
+                None => done.frees.into_iter().for_each(|id| self.drop_tensor(cx, id, &done.ran)),
+            },
             Some((failure, spared)) => self.failed(seq, done, failure, spared, cx),
         }
     }
@@ -138,7 +141,7 @@ impl Session {
         }
         self.moves.remove(&(id, goal));
         if let Some(tensor) = self.tensors.get_mut(&id) {
-            tensor.holders.iter_mut().filter(|h| h.worker == goal).for_each(|h| h.moving = None);
+            tensor.holders.set_moving(goal, None);
         }
         let session = self.id;
         match result {
@@ -157,8 +160,8 @@ impl Session {
         // A program over several workers would only ask for the same copy again.
         let again = self.waits.is_none();
         if again && tensor.poison.is_none() && matches!(failure.error, Error::Connection(_)) {
-            tensor.holders.retain(|h| h.worker != goal);
-            cx.pool.release(&[Holder { worker: goal, moving: None }], tensor.bytes());
+            tensor.holders.remove(goal);
+            cx.pool.release(goal, tensor.bytes());
             self.frees.entry(goal).or_default().push(id);
         } else {
             tensor.poison.get_or_insert_with(|| Box::new(failure.clone()));
@@ -213,7 +216,7 @@ impl Session {
         ids.sort_unstable();
         for id in ids {
             let Some(tensor) = self.tensors.get_mut(&id) else { continue };
-            tensor.holders.retain(|h| h.worker != worker);
+            tensor.holders.remove(worker);
             if tensor.source().is_none() || tensor.spread.is_some() {
                 tensor.poison.get_or_insert_with(|| Box::new(why(0)));
             }
@@ -257,7 +260,7 @@ impl Session {
         let (mut source, mut failure) = (None, why);
         if let Some(tensor) = self.tensors.get_mut(&id) {
             source = tensor.source();
-            tensor.holders.iter_mut().filter(|h| h.worker == goal).for_each(|h| h.moving = source);
+            tensor.holders.set_moving(goal, source);
             failure = tensor.poison.as_deref().cloned().unwrap_or(failure);
         }
         match source {

@@ -2,10 +2,12 @@
 
 use super::Cx;
 use super::gang::{ADDED, Sharding, Wait};
+use super::holders::Holders;
 use super::log::Log;
 use super::mesh::Mesh;
 use super::signals::Signals;
 use foldhash::fast::FixedState;
+use gt_ir::layout::Layouts;
 use gt_ir::{Error, Layout, Program, Result, TensorId, Ty};
 use gt_net::compiling::Compiling;
 use gt_net::msg::{ClientMsg, Failure, Piece, SessionId, SessionMsg, Value, WorkerCmd, WorkerId};
@@ -17,19 +19,11 @@ use std::sync::Arc;
 
 use super::Action;
 
-/// A worker that holds a tensor, or will.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holder {
-    pub worker: WorkerId,
-    /// The worker a copy is still on its way from.
-    pub moving: Option<WorkerId>,
-}
-
 /// What is known of a tensor.
 #[derive(Debug)]
 pub struct Tensor {
     pub ty: Ty,
-    pub holders: SmallVec<[Holder; 1]>,
+    pub holders: Holders,
     /// Why it has no value.
     pub poison: Option<Box<Failure>>,
     /// The unfinished program that frees it if it succeeds; 0 for none.
@@ -44,27 +38,35 @@ pub struct Tensor {
 #[derive(Clone, Debug)]
 pub struct Spread {
     pub mesh: Arc<Mesh>,
-    pub layout: Layout,
+    pub layouts: Layouts,
+}
+
+impl Spread {
+    /// How many pieces make up the tensor. Axes on which it is whole hold the same pieces again.
+    pub fn pieces(&self) -> usize {
+        let axes = self.layouts.iter().zip(&self.mesh.shape);
+        axes.filter(|(layout, _)| matches!(layout, Layout::Split(_))).map(|(_, n)| n).product()
+    }
 }
 
 impl Tensor {
     pub fn new(ty: Ty) -> Tensor {
-        Tensor { ty, holders: SmallVec::new(), poison: None, freed_by: 0, read_by: 0, spread: None }
+        Tensor { ty, holders: Holders::default(), poison: None, freed_by: 0, read_by: 0, spread: None }
     }
 
     pub fn is_at(&self, worker: WorkerId) -> bool {
-        self.holders.iter().any(|h| h.worker == worker)
+        self.holders.contains(worker)
     }
 
     /// A holder whose copy does not depend on another worker.
     pub fn source(&self) -> Option<WorkerId> {
-        self.holders.iter().find(|h| h.moving.is_none()).map(|h| h.worker)
+        self.holders.source()
     }
 
     /// Bytes at one holder, on average.
     pub fn bytes(&self) -> u64 {
-        let parts = self.spread.as_ref().map_or(1, |s| s.mesh.workers.len() as u64);
-        self.ty.bytes() as u64 / parts
+        let pieces = self.spread.as_ref().map_or(1, |s| s.pieces() as u64);
+        self.ty.bytes() as u64 / pieces
     }
 }
 
@@ -102,6 +104,8 @@ pub(super) struct Pending {
     pub origins: Option<Arc<Vec<u32>>>,
     /// And the whole program itself, to be run again without what failed.
     pub program: Option<Box<Program>>,
+    /// The mesh that all its workers are.
+    pub mesh: Option<Arc<Mesh>>,
     pub outs: Vec<TensorId>,
     /// What it frees if it succeeds, dying inputs included.
     pub frees: Vec<TensorId>,
@@ -110,7 +114,8 @@ pub(super) struct Pending {
 impl Pending {
     pub fn new(workers: &[WorkerId], outs: Vec<TensorId>, frees: Vec<TensorId>) -> Pending {
         let workers = SmallVec::from_slice(workers);
-        Pending { ran: workers.clone(), workers, failure: None, origins: None, program: None, outs, frees }
+        let ran = workers.clone();
+        Pending { ran, workers, failure: None, origins: None, program: None, mesh: None, outs, frees }
     }
 }
 
@@ -358,8 +363,8 @@ impl Session {
         let Some(tensor) = self.tensors.remove(&id) else { return };
         // Nobody hears of bytes that come for what is gone.
         self.arriving.remove(&id);
-        cx.pool.release(&tensor.holders, tensor.bytes());
-        for holder in tensor.holders {
+        cx.pool.release_all(&tensor.holders, tensor.bytes());
+        for holder in tensor.holders.iter() {
             if !except.contains(&holder.worker) {
                 self.frees.entry(holder.worker).or_default().push(id);
             }
@@ -388,6 +393,23 @@ impl Session {
         self.uploads.remove(at).map(|(_, worker, ty)| (worker, ty))
     }
 
+    /// Drops what a program frees on the workers of a mesh, all of which ran it and have dropped it themselves.
+    pub(super) fn drop_freed(&mut self, cx: &mut Cx, ids: Vec<TensorId>, mesh: &Mesh, ran: &[WorkerId]) {
+        let mut bytes = 0;
+        for id in ids {
+            let there = |t: &&Tensor| t.holders.mesh().is_some_and(|m| m.id == mesh.id);
+            match self.tensors.get(&id).filter(there).map(Tensor::bytes) {
+                Some(freed) => {
+                    bytes += freed;
+                    self.tensors.remove(&id);
+                    self.arriving.remove(&id);
+                }
+                None => self.drop_tensor(cx, id, ran),
+            }
+        }
+        mesh.workers.iter().for_each(|w| cx.pool.release(*w, bytes));
+    }
+
     /// Gives up all that workers hold for this session.
     pub(super) fn end(&mut self, cx: &mut Cx) {
         for worker in std::mem::take(&mut self.touched) {
@@ -405,7 +427,7 @@ impl Session {
             home.homes -= 1;
         }
         for tensor in self.tensors.values() {
-            cx.pool.release(&tensor.holders, tensor.bytes());
+            cx.pool.release_all(&tensor.holders, tensor.bytes());
         }
         self.tensors.clear();
         self.pending.clear();

@@ -1,37 +1,69 @@
-//! Picks a rule for every instruction: forward, the least cost of every value in every layout; backward, the layout
-//! that suits those who read it.
+//! Picks a rule for every instruction and mesh axis, one axis after the other: forward, the least cost of every value in
+//! every layout; backward, the layout that suits those who read it.
 
 use super::Ask;
-use gt_ir::layout::{Layout, Rule, legal};
-use gt_ir::{Arg, ArgTy, Op, Structure, Ty};
-use smallvec::SmallVec;
+use gt_ir::layout::{Layout, Layouts, Part, Rule, by_blocks, by_key_heads, legal, piece};
+use gt_ir::op::{ADAM_NUMBERS, SGD_NUMBERS};
+use gt_ir::{Arg, ArgTy, Instr, Op, ReduceKind, Scalar, Structure, Ty, View};
+use smallvec::{SmallVec, smallvec};
+use std::borrow::Cow;
 
-/// A rule for every instruction that is live.
+/// A rule per mesh axis.
+pub type Rules = SmallVec<[Rule; 1]>;
+
+/// Rules for every instruction that is live.
 #[derive(Debug)]
 pub struct Choice {
-    pub inputs: Vec<Layout>,
+    pub inputs: Vec<Layouts>,
     /// `None` for instructions whose results nobody needs.
-    pub rules: Vec<Option<Rule>>,
+    pub rules: Vec<Option<Rules>>,
     /// The layouts of live-outs, where one was asked for.
-    pub outs: Vec<Option<Layout>>,
+    pub outs: Vec<super::Asked>,
     /// All workers are better than one.
     pub pays: bool,
     /// Seconds it is thought to take on all workers, and on one.
     pub seconds: (f64, f64),
+    /// Sums that have time travel together, so many bytes at once.
+    pub bucket: u64,
 }
 
 /// Ways to run one instruction: a rule and what it costs, its operands included.
 type Ways = SmallVec<[(Rule, f64); 6]>;
 
-struct Chooser<'a> {
+/// The program as far as no axis matters.
+struct Graph<'a> {
     ask: &'a Ask,
     starts: Vec<u32>,
     /// The instruction of every value; none for inputs.
     producer: Vec<Option<u32>>,
     /// How many read each value.
     uses: Vec<u32>,
+}
+
+/// Chooses along one axis, what lies on the axes before it being known.
+struct Chooser<'a> {
+    graph: &'a Graph<'a>,
+    ask: &'a Ask,
+    axis: usize,
+    parts: usize,
+    /// The rules of the axes before this one.
+    before: &'a [Option<Rules>],
+    /// What those axes leave of every value, as it is made.
+    types: Cow<'a, [Ty]>,
     ways: Vec<Ways>,
     fixed: Vec<Option<Layout>>,
+}
+
+/// What was chosen along one axis.
+struct Along {
+    rules: Vec<Option<Rule>>,
+    /// Seconds for what moves along the axis, and for all computing.
+    moving: f64,
+    computing: f64,
+    /// The time one worker would take.
+    alone: f64,
+    /// Something is split.
+    splits: bool,
 }
 
 /// The types of an instruction's operands.
@@ -46,41 +78,92 @@ pub fn arg_types<'a>(structure: &Structure, types: &'a [Ty], i: usize) -> SmallV
 /// Chooses layouts for a whole program. The same question has the same answer.
 pub fn choose(ask: &Ask) -> Choice {
     let structure = &*ask.structure;
-    let starts = structure.starts();
-    let values = starts[structure.instrs.len()] as usize;
-    let mut producer = vec![None; values];
-    let mut uses = vec![0; values];
-    for (i, instr) in structure.instrs.iter().enumerate() {
-        producer[starts[i] as usize..starts[i + 1] as usize].fill(Some(i as u32));
-        for arg in &instr.args {
-            if let Arg::Value(v) = arg {
-                uses[*v as usize] += 1;
+    let graph = Graph::new(ask);
+    let mut rules: Vec<Option<Rules>> = vec![None; structure.instrs.len()];
+    let (mut moving, mut computing, mut alone, mut splits) = (ask.costs.start, 0.0, 0.0, false);
+    for axis in 0..ask.shape.len() {
+        let along = Chooser::new(&graph, axis, &rules).choose();
+        for (all, rule) in rules.iter_mut().zip(along.rules) {
+            match (all, rule) {
+                (Some(all), Some(rule)) => all.push(rule),
+                (all @ None, Some(rule)) => *all = Some(smallvec![rule]),
+                (_, None) => {}
             }
         }
-    }
-    structure.outs.iter().for_each(|v| uses[*v as usize] += 1);
-    let mut fixed = vec![None; values];
-    for (v, layout) in &ask.fixed {
-        if let Some(at) = fixed.get_mut(*v as usize) {
-            *at = Some(*layout);
+        moving += along.moving;
+        computing = along.computing;
+        splits |= along.splits;
+        if axis == 0 {
+            alone = along.alone;
         }
     }
-    let mut chooser = Chooser { ask, starts, producer, uses, ways: Vec::new(), fixed };
-    let alone = chooser.forward();
-    chooser.backward(alone)
+    let seconds = (moving + computing, alone);
+    let split_inputs = ask.inputs.iter().flatten().any(|l| *l != Layout::Whole);
+    let given = ask.must || split_inputs || !ask.fixed.is_empty();
+    let pays = given || (splits && (ask.costs.always || seconds.0 < 0.9 * alone));
+    let asked = |v: &u32| {
+        let fixed = ask.fixed.iter().rev().find(|(w, _)| w == v);
+        fixed.map_or_else(|| smallvec![None; ask.shape.len()], |(_, asked)| asked.clone())
+    };
+    let outs = structure.outs.iter().map(asked).collect();
+    Choice { inputs: ask.inputs.clone(), rules, outs, pays, seconds, bucket: ask.costs.bucket() }
 }
 
-impl Chooser<'_> {
+impl<'a> Graph<'a> {
+    fn new(ask: &'a Ask) -> Graph<'a> {
+        let structure = &*ask.structure;
+        let starts = structure.starts();
+        let values = starts[structure.instrs.len()] as usize;
+        let mut producer = vec![None; values];
+        let mut uses = vec![0; values];
+        for (i, instr) in structure.instrs.iter().enumerate() {
+            producer[starts[i] as usize..starts[i + 1] as usize].fill(Some(i as u32));
+            for arg in &instr.args {
+                if let Arg::Value(v) = arg {
+                    uses[*v as usize] += 1;
+                }
+            }
+        }
+        structure.outs.iter().for_each(|v| uses[*v as usize] += 1);
+        Graph { ask, starts, producer, uses }
+    }
+}
+
+impl<'a> Chooser<'a> {
+    fn new(graph: &'a Graph<'a>, axis: usize, before: &'a [Option<Rules>]) -> Chooser<'a> {
+        let ask = graph.ask;
+        let mut fixed = vec![None; graph.producer.len()];
+        for (v, asked) in &ask.fixed {
+            if let Some(at) = fixed.get_mut(*v as usize) {
+                *at = asked[axis];
+            }
+        }
+        let types = match axis {
+            0 => Cow::Borrowed(&*ask.types),
+            _ => Cow::Owned(left_of(graph, axis, before)),
+        };
+        let parts = ask.shape[axis];
+        Chooser { graph, ask, axis, parts, before, types, ways: Vec::new(), fixed }
+    }
+
+    fn choose(mut self) -> Along {
+        let alone = self.forward();
+        self.backward(alone)
+    }
+
+    fn input(&self, v: usize) -> Layout {
+        self.ask.inputs[v][self.axis]
+    }
+
     /// The least cost of a value in a layout.
     fn cost(&self, v: u32, to: Layout) -> f64 {
-        let ask = self.ask;
-        let ty = &ask.types[v as usize];
-        let convert = |from| ask.costs.convert(ty, from, to, ask.parts);
-        match self.producer[v as usize] {
-            None => convert(ask.inputs[v as usize]).unwrap_or(f64::INFINITY),
+        let ty = &self.types[v as usize];
+        let convert = |from| self.ask.costs.convert(ty, from, to, self.parts);
+        match self.graph.producer[v as usize] {
+            None => convert(self.input(v as usize)).unwrap_or(f64::INFINITY),
             Some(i) => {
-                let k = (v - self.starts[i as usize]) as usize;
-                let shared = self.uses[v as usize].max(1) as f64;
+                let k = (v - self.graph.starts[i as usize]) as usize;
+                let shared = self.graph.uses[v as usize].max(1) as f64;
                 let ways = self.ways[i as usize].iter();
                 let costs = ways.filter_map(|(rule, cost)| Some(cost / shared + convert(rule.outs[k])?));
                 costs.fold(f64::INFINITY, f64::min)
@@ -88,23 +171,52 @@ impl Chooser<'_> {
         }
     }
 
+    /// The time an instruction takes under a rule, on what the axes before leave of its operands.
+    fn compute(&self, i: usize, rule: &Rule, parts: usize) -> f64 {
+        let ask = self.ask;
+        let op = &ask.structure.instrs[i].op;
+        let outs = &self.types[self.graph.starts[i] as usize..self.graph.starts[i + 1] as usize];
+        let args = arg_types(&ask.structure, &ask.types, i);
+        let Some(before) = self.before[i].as_ref() else {
+            return ask.costs.compute(op, rule, &args, outs, parts);
+        };
+        let left = |(k, arg): (usize, &ArgTy)| match arg {
+            ArgTy::Val(ty) => {
+                let lies: Layouts = before.iter().filter_map(|r| r.args[k]).collect();
+                Some(largest_piece(ty, &lies, &ask.shape))
+            }
+            ArgTy::Num => None,
+        };
+        let left: SmallVec<[Option<Ty>; 4]> = args.iter().enumerate().map(left).collect();
+        let args: SmallVec<[ArgTy; 4]> =
+            left.iter().map(|ty| ty.as_ref().map_or(ArgTy::Num, ArgTy::Val)).collect();
+        ask.costs.compute(op, rule, &args, outs, parts)
+    }
+
     /// Works out the ways of every instruction; gives the time one worker would take.
     fn forward(&mut self) -> f64 {
         let ask = self.ask;
+        let starts = &self.graph.starts;
         let mut alone = 0.0;
         for i in 0..ask.structure.instrs.len() {
             let op = &ask.structure.instrs[i].op;
             let args = arg_types(&ask.structure, &ask.types, i);
-            let outs = &ask.types[self.starts[i] as usize..self.starts[i + 1] as usize];
+            let outs = &ask.types[starts[i] as usize..starts[i + 1] as usize];
             let mut rules = legal(op, &args, outs);
-            more_rules(op, &args, outs, ask.costs.least, &mut rules);
-            alone += ask.costs.compute(op, &rules[0], &args, outs, 1);
+            more_rules(&ask.structure.instrs[i], &args, outs, ask.costs.least, &mut rules);
+            let own = [self.as_they_lie(i), self.by_key_heads(i, &args, outs)];
+            for rule in own.into_iter().flatten().chain(self.by_blocks(i, &args)) {
+                if !rules.contains(&rule) {
+                    rules.push(rule);
+                }
+            }
+            alone += self.compute(i, &rules[0], 1);
             let mut ways = Ways::new();
             for rule in rules {
                 if !worth(&rule, &args, outs, ask.costs.least) && !self.is_fixed(i) {
                     continue;
                 }
-                let mut cost = ask.costs.compute(op, &rule, &args, outs, ask.parts);
+                let mut cost = self.compute(i, &rule, self.parts);
                 for (arg, layout) in ask.structure.instrs[i].args.iter().zip(&rule.args) {
                     if let (Arg::Value(v), Some(layout)) = (arg, layout) {
                         cost += self.cost(*v, *layout);
@@ -124,34 +236,93 @@ impl Chooser<'_> {
         alone
     }
 
+    /// For an optimizer's step: every parameter is updated as it lies, and its gradient and states lie like it.
+    fn as_they_lie(&self, i: usize) -> Option<Rule> {
+        let instr = &self.ask.structure.instrs[i];
+        let numbers = match instr.op {
+            Op::Sgd { .. } => SGD_NUMBERS,
+            Op::Adam { .. } => ADAM_NUMBERS,
+            _ => return None,
+        };
+        let params = instr.args.get(numbers..)?.chunks(instr.op.group());
+        let results = (self.graph.starts[i + 1] - self.graph.starts[i]) as usize / params.len().max(1);
+        let mut rule = Rule { args: vec![None; numbers], outs: Vec::new() };
+        for tensors in params {
+            let Some(Arg::Value(p)) = tensors.first() else { return None };
+            let layout = self.lies(*p);
+            rule.args.extend(tensors.iter().map(|_| Some(layout)));
+            rule.outs.extend((0..results).map(|_| layout));
+        }
+        Some(rule)
+    }
+
+    /// For attention with fewer key heads than query heads: the heads are split where the key heads divide evenly.
+    fn by_key_heads(&self, i: usize, args: &[ArgTy], outs: &[Ty]) -> Option<Rule> {
+        let (rule, heads) = by_key_heads(&self.ask.structure.instrs[i].op, args, outs)?;
+        let split_before = self.before[i].iter().flatten().any(|before| before.outs[0] == rule.outs[0]);
+        (heads % self.parts == 0 && !split_before).then_some(rule)
+    }
+
+    /// For a reshape that joins a batch and its rows, or takes them apart: the batch is split where it divides evenly.
+    fn by_blocks(&self, i: usize, args: &[ArgTy]) -> Vec<Rule> {
+        let (Op::View(View::Reshape(to)), [ArgTy::Val(x)]) = (&self.ask.structure.instrs[i].op, args) else {
+            return Vec::new();
+        };
+        let rule =
+            |d: usize, e: usize| Rule { args: vec![Some(Layout::Split(d))], outs: vec![Layout::Split(e)] };
+        let legal = |&(d, e): &(usize, usize)| {
+            let (mut parts, mut alike) = (self.parts, true);
+            for (before, n) in self.before[i].iter().flatten().zip(&self.ask.shape) {
+                let splits = before.args[0] == Some(Layout::Split(d)) || before.outs[0] == Layout::Split(e);
+                parts *= if splits { *n } else { 1 };
+                alike &= !splits || *before == rule(d, e);
+            }
+            alike && x.shape[d].is_multiple_of(parts) && to[e].is_multiple_of(parts)
+        };
+        by_blocks(to, &x.shape).into_iter().filter(legal).map(|(d, e)| rule(d, e)).collect()
+    }
+
+    /// How a value lies, as far as that is known before all is chosen.
+    fn lies(&self, v: u32) -> Layout {
+        let made = || match self.graph.producer[v as usize] {
+            None => self.input(v as usize),
+            Some(i) => {
+                let k = (v - self.graph.starts[i as usize]) as usize;
+                let least = self.ways[i as usize].iter().min_by(|a, b| a.1.total_cmp(&b.1));
+                least.map_or(Layout::Whole, |(rule, _)| rule.outs[k])
+            }
+        };
+        match self.fixed[v as usize].unwrap_or_else(made) {
+            Layout::Partial(_) => Layout::Whole,
+            layout => layout,
+        }
+    }
+
     fn is_fixed(&self, i: usize) -> bool {
-        (self.starts[i]..self.starts[i + 1]).any(|v| self.fixed[v as usize].is_some())
+        let values = self.graph.starts[i]..self.graph.starts[i + 1];
+        values.into_iter().any(|v| self.fixed[v as usize].is_some())
     }
 
     /// Picks a way for every live instruction, from the last to the first.
-    fn backward(self, alone: f64) -> Choice {
+    fn backward(self, alone: f64) -> Along {
         let ask = self.ask;
         let structure = &*ask.structure;
-        let mut needs: Vec<SmallVec<[Layout; 2]>> = vec![SmallVec::new(); self.producer.len()];
-        let mut live = vec![false; self.producer.len()];
-        let mut is_out = vec![false; self.producer.len()];
+        let count = self.graph.producer.len();
+        let mut needs: Vec<SmallVec<[Layout; 2]>> = vec![SmallVec::new(); count];
+        let mut live = vec![false; count];
+        let mut is_out = vec![false; count];
         for &v in &structure.outs {
             (live[v as usize], is_out[v as usize]) = (true, true);
-            if let Some(layout) = self.fixed[v as usize] {
-                needs[v as usize].push(layout);
-            }
         }
         // What was asked for inside the program is asked for by nobody else.
         for (v, layout) in self.fixed.iter().enumerate().filter_map(|(v, l)| Some((v, (*l)?))) {
-            if !needs[v].contains(&layout) {
-                needs[v].push(layout);
-            }
+            needs[v].push(layout);
         }
         let mut rules: Vec<Option<Rule>> = vec![None; structure.instrs.len()];
-        let mut seconds = ask.costs.start;
-        let mut split = ask.inputs.iter().any(|l| *l != Layout::Whole);
+        let (mut moving, mut computing) = (0.0, 0.0);
+        let mut splits = (0..ask.inputs.len()).any(|v| self.input(v) != Layout::Whole);
         for i in (0..structure.instrs.len()).rev() {
-            let values = self.starts[i] as usize..self.starts[i + 1] as usize;
+            let values = self.graph.starts[i] as usize..self.graph.starts[i + 1] as usize;
             if !values.clone().any(|v| live[v]) {
                 continue;
             }
@@ -161,14 +332,16 @@ impl Chooser<'_> {
             };
             let mut best: Option<(&Rule, f64)> = None;
             for (rule, cost) in &self.ways[i] {
-                let total = cost + after(rule);
+                // Of two ways that cost the same, the one that sums later: sums may then travel together.
+                let early = if matches!(rule.outs[0], Layout::Partial(_)) { 1.0 } else { 1.0 + 1e-9 };
+                let total = (cost + after(rule)) * early;
                 if best.is_none_or(|(_, least)| total < least) {
                     best = Some((rule, total));
                 }
             }
             // The first rule, all whole, is always among the ways.
             let Some((rule, _)) = best else { continue };
-            seconds += after(rule);
+            moving += after(rule);
             for (arg, layout) in structure.instrs[i].args.iter().zip(&rule.args) {
                 if let (Arg::Value(v), Some(layout)) = (arg, layout) {
                     live[*v as usize] = true;
@@ -177,38 +350,26 @@ impl Chooser<'_> {
                     }
                 }
             }
-            let args = arg_types(structure, &ask.types, i);
-            seconds += ask.costs.compute(
-                &structure.instrs[i].op,
-                rule,
-                &args,
-                &ask.types[values.clone()],
-                ask.parts,
-            );
-            split |= rule.outs.iter().chain(rule.args.iter().flatten()).any(|l| *l != Layout::Whole);
+            computing += self.compute(i, rule, self.parts);
+            splits |= rule.outs.iter().chain(rule.args.iter().flatten()).any(|l| *l != Layout::Whole);
             rules[i] = Some(rule.clone());
         }
-        for (v, &layout) in ask.inputs.iter().enumerate() {
-            let ty = &ask.types[v];
-            let convert = |to: &Layout| ask.costs.convert(ty, layout, *to, ask.parts).unwrap_or(0.0);
-            seconds += needs[v].iter().map(convert).sum::<f64>();
+        for v in 0..ask.inputs.len() {
+            let (ty, layout) = (&self.types[v], self.input(v));
+            let convert = |to: &Layout| ask.costs.convert(ty, layout, *to, self.parts).unwrap_or(0.0);
+            moving += needs[v].iter().map(convert).sum::<f64>();
             if ask.at_home[v] && live[v] {
                 // It stays there for others that come.
-                seconds += 0.25 * ty.bytes() as f64 * (ask.parts - 1) as f64 / ask.costs.road;
+                moving += 0.25 * ty.bytes() as f64 * (self.parts - 1) as f64 / ask.costs.road;
             }
         }
-        let split_inputs = ask.inputs.iter().any(|l| *l != Layout::Whole);
-        let given = ask.must || split_inputs || !ask.fixed.is_empty();
-        let pays = given || (split && (ask.costs.always || seconds < 0.9 * alone));
-        let outs = structure.outs.iter().map(|v| self.fixed[*v as usize]).collect();
-        Choice { inputs: ask.inputs.clone(), rules, outs, pays, seconds: (seconds, alone) }
+        Along { rules, moving, computing, alone, splits }
     }
 
     /// What it costs to bring a value to where it is needed.
     fn after(&self, v: usize, from: Layout, needs: &[Layout], is_out: bool) -> f64 {
-        let ask = self.ask;
-        let ty = &ask.types[v];
-        let convert = |to: Layout| ask.costs.convert(ty, from, to, ask.parts).unwrap_or(f64::INFINITY);
+        let ty = &self.types[v];
+        let convert = |to: Layout| self.ask.costs.convert(ty, from, to, self.parts).unwrap_or(f64::INFINITY);
         let mut cost: f64 = needs.iter().map(|to| convert(*to)).sum();
         let partial = matches!(from, Layout::Partial(_));
         if is_out && partial && needs.iter().all(|to| matches!(to, Layout::Partial(_))) {
@@ -216,6 +377,28 @@ impl Chooser<'_> {
         }
         cost
     }
+}
+
+/// What the axes before one leave of every value, as it is made.
+fn left_of(graph: &Graph, axis: usize, before: &[Option<Rules>]) -> Vec<Ty> {
+    let ask = graph.ask;
+    let left = |(v, ty): (usize, &Ty)| {
+        let lies: Layouts = match graph.producer[v] {
+            None => ask.inputs[v][..axis].iter().copied().collect(),
+            Some(i) => {
+                let k = v - graph.starts[i as usize] as usize;
+                before[i as usize].iter().flatten().map(|rule| rule.outs[k]).collect()
+            }
+        };
+        largest_piece(ty, &lies, &ask.shape)
+    };
+    ask.types.iter().enumerate().map(left).collect()
+}
+
+/// The largest piece of a value that lies so on the first axes of a mesh.
+fn largest_piece(ty: &Ty, lies: &[Layout], shape: &[usize]) -> Ty {
+    let first: SmallVec<[Part; 2]> = shape.iter().map(|&parts| Part { index: 0, parts }).collect();
+    Ty { dtype: ty.dtype, shape: piece(&ty.shape, lies, &first) }
 }
 
 /// A rule that splits is worth a thought where something large is split.
@@ -228,9 +411,16 @@ fn worth(rule: &Rule, args: &[ArgTy], outs: &[Ty], least: u64) -> bool {
     outs.iter().any(large) || args.iter().any(|a| matches!(a, ArgTy::Val(ty) if large(ty)))
 }
 
-/// Ways beyond the table's: part of a random tensor, and an optimizer's step with small parameters whole.
-fn more_rules(op: &Op, args: &[ArgTy], outs: &[Ty], least: u64, rules: &mut Vec<Rule>) {
-    match op {
+/// Ways beyond the table's: part of a random tensor, zeros to which parts add, and an optimizer's step with small
+/// parameters whole.
+fn more_rules(instr: &Instr, args: &[ArgTy], outs: &[Ty], least: u64, rules: &mut Vec<Rule>) {
+    match &instr.op {
+        Op::Full { .. } => {
+            let zero = |x: &Scalar| x.as_f64() == 0.0 && !matches!(x, Scalar::Bool(_));
+            if matches!(instr.args.first(), Some(Arg::Const(x)) if zero(x)) {
+                rules.push(Rule { args: vec![None], outs: vec![Layout::Partial(ReduceKind::Sum)] });
+            }
+        }
         Op::Random { shape, .. } if !shape.is_empty() => {
             rules.push(Rule { args: vec![None; args.len()], outs: vec![Layout::Split(0)] });
         }

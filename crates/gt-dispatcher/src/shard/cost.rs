@@ -53,7 +53,19 @@ impl Costs {
         }
     }
 
-    /// What it costs to bring a value from one layout to another; `None` if there is no way.
+    /// Where only signals divide programs: what they say is done for small tensors too, and for programs so short that
+    /// collectives would not pay.
+    pub fn signalled(self) -> Costs {
+        Costs { least: 0, latency: self.latency.min(1e-6), ..self }
+    }
+
+    /// How many bytes a collective should move at least, so that its latency does not matter.
+    pub fn bucket(&self) -> u64 {
+        ((1e-4 * self.road) as u64).max(1 << 20)
+    }
+
+    /// What it costs to bring a value from one layout to another along an axis; `None` if there is no way. `ty` is what
+    /// the other axes leave of it.
     pub fn convert(&self, ty: &Ty, from: Layout, to: Layout, parts: usize) -> Option<f64> {
         use Layout::{Partial, Split, Whole};
         let bytes = ty.bytes() as f64;

@@ -1,45 +1,57 @@
-//! Programs over several workers: which layout every value gets (`choose`, by what `cost` says), and what each worker
-//! then runs (`rewrite`). Pure functions: the machine asks for them and keeps what comes back (C10).
+//! Programs over several workers: which layout every value gets on every axis of a mesh (`choose`, by what `cost` says),
+//! how values get from one layout to another (`convert`), and what each worker then runs (`rewrite`). Pure functions:
+//! the machine asks for them and keeps what comes back (C10).
 
 mod choose;
+mod convert;
 mod cost;
 mod rewrite;
 
-pub use choose::{Choice, choose};
+pub use choose::{Choice, Rules, choose};
 pub use cost::Costs;
-pub use rewrite::{From, Local, rewrite};
+pub use rewrite::{From, Local, Template, rewrite};
 
-use gt_ir::layout::{Layout, Part};
-use gt_ir::{Result, Shape, Structure, Ty, bail};
+use gt_ir::layout::{Layout, Layouts, place};
+use gt_ir::{Result, Structure, Ty, bail};
+use smallvec::SmallVec;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// A program to be divided along one mesh axis.
+/// What is asked of one value: a layout per mesh axis, or none where the planner chooses.
+pub type Asked = SmallVec<[Option<Layout>; 2]>;
+
+/// A program to be divided over a mesh.
 #[derive(Clone, Debug)]
 pub struct Ask {
     pub structure: Arc<Structure>,
     /// The types of all its values.
     pub types: Arc<[Ty]>,
-    /// How each live-in lies on the axis.
-    pub inputs: Vec<Layout>,
+    /// How each live-in lies on the mesh.
+    pub inputs: Vec<Layouts>,
     /// Live-ins that only one worker holds so far; bringing them to all costs something.
     pub at_home: Vec<bool>,
     /// Layouts that values must have, by value.
-    pub fixed: Vec<(u32, Layout)>,
+    pub fixed: Vec<(u32, Asked)>,
     /// It runs on these workers, whatever another would cost: a signal says so.
     pub must: bool,
-    /// Workers along the axis.
-    pub parts: usize,
+    /// The size of each mesh axis; the last runs fastest over the workers.
+    pub shape: Vec<usize>,
     pub costs: Costs,
+}
+
+impl Ask {
+    pub fn workers(&self) -> usize {
+        self.shape.iter().product()
+    }
 }
 
 /// A program divided.
 #[derive(Debug)]
 pub struct Divided {
-    /// What each worker runs, by rank; workers of equal shape share a structure.
+    /// What each worker runs, by rank; workers whose pieces have equal shapes share a structure.
     pub parts: Vec<Local>,
     /// How each live-out lies.
-    pub outs: Vec<Layout>,
+    pub outs: Vec<Layouts>,
     /// Seconds it is thought to take on all workers, and on one.
     pub seconds: (f64, f64),
 }
@@ -53,22 +65,22 @@ pub fn divide(ask: &Ask) -> Result<Option<Divided>> {
     if !choice.pays {
         return Ok(None);
     }
-    let mut parts: Vec<Local> = Vec::with_capacity(ask.parts);
-    let mut outs = Vec::new();
-    for index in 0..ask.parts {
-        let part = Part { index, parts: ask.parts };
-        let (mut local, layouts) = rewrite(&ask.structure, &ask.types, &choice, part, 0)?;
-        if let Some(same) = parts.iter().rev().find(|p| p.structure == local.structure) {
-            local.structure = same.structure.clone();
-            local.origins = same.origins.clone();
-            local.types = same.types.clone();
-            local.key = same.key;
-        } else {
-            local.key = local.structure.key();
-        }
-        parts.push(local);
-        outs = layouts;
+    let mut written: Vec<Template> = Vec::new();
+    let mut parts: Vec<Local> = Vec::with_capacity(ask.workers());
+    for rank in 0..ask.workers() {
+        let place = place(&ask.shape, rank);
+        let local = written.iter().find_map(|template| template.at(&place));
+        parts.push(match local {
+            Some(local) => local,
+            None => {
+                let template = rewrite(&ask.structure, &ask.types, &choice, &place)?;
+                let local = template.own();
+                written.push(template);
+                local
+            }
+        });
     }
+    let outs = written.pop().map_or_else(Vec::new, |template| template.outs);
     Ok(Some(Divided { parts, outs, seconds: choice.seconds }))
 }
 
@@ -82,13 +94,4 @@ pub fn divide_aside(ask: Arc<Ask>, tell: impl FnOnce(Answer) + Send + 'static) {
     if let Err(error) = std::thread::Builder::new().name("gt-planner".into()).spawn(work) {
         eprintln!("gt dispatcher: cannot start a thread to plan on: {error}");
     }
-}
-
-/// The piece of a shape that a part holds.
-pub fn piece(shape: &Shape, layout: Layout, part: Part) -> Shape {
-    let mut shape = shape.clone();
-    if let Layout::Split(d) = layout {
-        shape[d] = part.range(shape[d]).len();
-    }
-    shape
 }

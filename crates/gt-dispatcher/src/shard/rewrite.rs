@@ -1,21 +1,22 @@
-//! What one part of a mesh axis runs: every instruction on its pieces, with collectives where layouts meet.
+//! What one worker of a mesh runs: every instruction on its pieces, with collectives where layouts meet.
 
 use super::choose::{Choice, arg_types};
+use super::convert::{Step, bytes, way};
 use gt_ir::collective::{Collective, Exchange};
-use gt_ir::layout::{Layout, LocalArg, Part, localize};
+use gt_ir::layout::{Layout, Layouts, LocalArg, Part, localize, range_at};
 use gt_ir::{
     Arg, ArgTy, Args, DType, Dist, Error, Input, Instr, Op, Result, Scalar, Shape, Slot, Structure, Ty, View,
     bail, infer_all, philox,
 };
 use smallvec::{SmallVec, smallvec};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// What one worker runs of a program.
 #[derive(Clone, Debug)]
 pub struct Local {
     pub structure: Arc<Structure>,
-    /// `structure.key()`; 0 until it is worked out.
+    /// `structure.key()`.
     pub key: u64,
     /// The instruction of the whole program that each instruction belongs to.
     pub origins: Arc<Vec<u32>>,
@@ -54,82 +55,187 @@ impl Local {
     }
 }
 
+/// What a worker runs, and how others come by theirs from it.
+#[derive(Debug)]
+pub struct Template {
+    local: Local,
+    /// How each live-out lies.
+    pub outs: Vec<Layouts>,
+    /// Parts of dimensions whose lengths went into the structure: (axis, size, length).
+    lengths: BTreeSet<(usize, usize, usize)>,
+    /// Slots of the worker's own, and what they are worked out from.
+    own: Vec<(u32, Own)>,
+}
+
+/// A number that depends on the worker.
+#[derive(Clone, Debug)]
+enum Own {
+    /// Where its part of a dimension of some size begins, along an axis.
+    Begin { axis: usize, size: usize },
+    /// The block of the generator that its first random number is in, counted from a slot of the whole program.
+    Block { offset: u32, drawn: Drawn },
+    /// How many numbers of that block are those of others.
+    Skip(Drawn),
+}
+
+/// Rows of a random tensor.
+#[derive(Clone, Debug)]
+struct Drawn {
+    rows: usize,
+    /// Numbers in a row, and in a block of the generator.
+    each: usize,
+    lanes: usize,
+    lies: Layouts,
+}
+
+impl Own {
+    fn at(&self, place: &[Part]) -> From {
+        let first = |d: &Drawn| range_at(d.rows, 0, &d.lies, place).start * d.each;
+        match self {
+            Own::Begin { axis, size } => From::Own(place[*axis].range(*size).start as i64),
+            Own::Block { offset, drawn } => From::Moved(*offset, (first(drawn) / drawn.lanes) as i64),
+            Own::Skip(drawn) => From::Own((first(drawn) % drawn.lanes) as i64),
+        }
+    }
+}
+
+impl Template {
+    /// What the worker runs that it was written for.
+    pub fn own(&self) -> Local {
+        self.local.clone()
+    }
+
+    /// What another worker runs, if its pieces have the same shapes.
+    pub fn at(&self, place: &[Part]) -> Option<Local> {
+        let same = |&(axis, size, len): &(usize, usize, usize)| place[axis].range(size).len() == len;
+        if !self.lengths.iter().all(same) {
+            return None;
+        }
+        let mut local = self.local.clone();
+        for (slot, own) in &self.own {
+            local.slots[*slot as usize] = own.at(place);
+        }
+        Some(local)
+    }
+}
+
 /// What travels together: values, the layouts they get, and where they are held now.
-type Going = (Exchange, DType, Vec<(u32, Layout, u32)>);
+type Going = (usize, Exchange, DType, Vec<(u32, Layouts, u32)>);
 
 struct Writer<'a> {
     whole: &'a [Ty],
-    part: Part,
-    axis: u8,
+    place: &'a [Part],
     structure: Structure,
     /// The type of every value so far.
     types: Vec<Ty>,
     origins: Vec<u32>,
     slots: Vec<From>,
-    /// Slots that hold where this part begins in a dimension of some size.
-    begins: HashMap<usize, u32>,
+    own: Vec<(u32, Own)>,
+    lengths: BTreeSet<(usize, usize, usize)>,
+    /// Slots that hold where this worker's part begins, by axis and size of the dimension.
+    begins: HashMap<(usize, usize), u32>,
     /// The values of the whole program that are here, by layout.
-    held: Vec<SmallVec<[(Layout, u32); 2]>>,
+    held: Vec<SmallVec<[(Layouts, u32); 2]>>,
     collectives: u32,
     /// The instruction being written.
     at: u32,
+    /// Sums that are needed later on, and what they are needed as.
+    waiting: Vec<(u32, Layouts)>,
+    waiting_bytes: u64,
+    bucket: u64,
 }
 
-/// Writes what one part runs; also gives the layout of every live-out. Parts of one axis get instructions that differ in
-/// sizes alone, and meet in the same collectives in the same order.
-pub fn rewrite(
-    structure: &Structure,
-    types: &[Ty],
-    choice: &Choice,
-    part: Part,
-    axis: u8,
-) -> Result<(Local, Vec<Layout>)> {
+/// Values that are read at most this many instructions after they are made do not wait for others to travel with.
+const SOON: usize = 8;
+
+/// The values that are sums over workers when they are made and are read as something else, not soon: what as.
+fn later(structure: &Structure, starts: &[u32], choice: &Choice) -> HashMap<u32, Layouts> {
+    let mut sums: HashMap<u32, usize> = HashMap::new();
+    let mut later = HashMap::new();
+    for (i, rules) in choice.rules.iter().enumerate() {
+        let Some(rules) = rules else { continue };
+        for (k, arg) in structure.instrs[i].args.iter().enumerate() {
+            let Arg::Value(v) = arg else { continue };
+            let wanted = || rules.iter().filter_map(|rule| rule.args[k]);
+            if sums.contains_key(v) && !wanted().any(|l| matches!(l, Layout::Partial(_))) {
+                // The first that reads it decides.
+                if sums.remove(v).is_some_and(|at| i - at > SOON) {
+                    later.insert(*v, wanted().collect());
+                }
+            }
+        }
+        for v in starts[i]..starts[i + 1] {
+            let k = (v - starts[i]) as usize;
+            if rules.iter().any(|rule| matches!(rule.outs[k], Layout::Partial(_))) {
+                sums.insert(v, i);
+            }
+        }
+    }
+    later
+}
+
+/// Writes what the worker at a place runs. Workers of one mesh get instructions that differ in sizes alone, and meet in
+/// the same collectives in the same order.
+pub fn rewrite(structure: &Structure, types: &[Ty], choice: &Choice, place: &[Part]) -> Result<Template> {
     let starts = structure.starts();
     let mut w = Writer {
         whole: types,
-        part,
-        axis,
+        place,
         structure: Structure::default(),
         types: Vec::with_capacity(types.len()),
         origins: Vec::with_capacity(structure.instrs.len()),
         slots: (0..structure.slots).map(From::Given).collect(),
+        own: Vec::new(),
+        lengths: BTreeSet::new(),
         begins: HashMap::new(),
         held: vec![SmallVec::new(); types.len()],
         collectives: 0,
         at: 0,
+        waiting: Vec::new(),
+        waiting_bytes: 0,
+        bucket: choice.bucket,
     };
+    let later = later(structure, &starts, choice);
     for (v, input) in structure.inputs.iter().enumerate() {
-        let layout = choice.inputs[v];
-        let ty = Ty { dtype: input.ty.dtype, shape: super::piece(&input.ty.shape, layout, part) };
+        let layouts = &choice.inputs[v];
+        let ty = Ty { dtype: input.ty.dtype, shape: w.piece(&input.ty.shape, layouts) };
         w.structure.inputs.push(Input { ty: ty.clone(), dies: input.dies });
         w.types.push(ty);
-        w.held[v].push((layout, v as u32));
+        w.held[v].push((layouts.clone(), v as u32));
     }
-    for (i, rule) in choice.rules.iter().enumerate() {
-        let Some(rule) = rule else { continue };
+    for (i, rules) in choice.rules.iter().enumerate() {
+        let Some(rules) = rules else { continue };
         let instr = &structure.instrs[i];
         w.at = i as u32;
-        let mut wanted: SmallVec<[(u32, Layout); 4]> = SmallVec::new();
-        for (arg, layout) in instr.args.iter().zip(&rule.args) {
-            if let (Arg::Value(v), Some(layout)) = (arg, layout) {
-                wanted.push((*v, *layout));
-            }
+        let mut wanted: SmallVec<[Option<Layouts>; 4]> = SmallVec::new();
+        for (k, arg) in instr.args.iter().enumerate() {
+            let layouts = || rules.iter().filter_map(|rule| rule.args[k]).collect();
+            wanted.push(matches!(arg, Arg::Value(_)).then(layouts));
         }
-        w.bring(&wanted)?;
-        let results = match (&instr.op, rule.outs.first()) {
-            (Op::Random { dist, shape, dtype }, Some(Layout::Split(0))) => {
+        let values = instr.args.iter().zip(&wanted).filter_map(|(arg, layouts)| match (arg, layouts) {
+            (Arg::Value(v), Some(layouts)) => Some((*v, layouts)),
+            _ => None,
+        });
+        w.bring_with_others(&values.collect::<SmallVec<[_; 4]>>())?;
+        let lies: Layouts = rules.iter().map(|rule| rule.outs[0]).collect();
+        let results = match &instr.op {
+            Op::Random { dist, shape, dtype } if lies.contains(&Layout::Split(0)) => {
                 let ty = Ty { dtype: *dtype, shape: shape.clone() };
-                w.random(*dist, &ty, &instr.args)?
+                w.random(*dist, &ty, &instr.args, lies)?
             }
-            _ => {
+            op => {
                 let arg_types = arg_types(structure, types, i);
-                let local = localize(&instr.op, rule, &arg_types, part)?;
+                w.note_lengths(&types[starts[i] as usize..starts[i + 1] as usize], |k, axis| {
+                    rules[axis].outs[k]
+                });
+                let rules: SmallVec<[_; 2]> = rules.iter().collect();
+                let local = localize(op, &rules, &arg_types, place)?;
                 let mut args = Args::new();
                 for arg in &local.args {
                     args.push(match *arg {
                         LocalArg::Num(x) => Arg::Const(x),
-                        LocalArg::Own(k) => match (instr.args[k], rule.args[k]) {
-                            (Arg::Value(v), Some(layout)) => Arg::Value(w.find(v, layout)?),
+                        LocalArg::Own(k) => match (instr.args[k], &wanted[k]) {
+                            (Arg::Value(v), Some(layouts)) => Arg::Value(w.find(v, layouts)?),
                             (number, _) => number,
                         },
                     });
@@ -138,20 +244,25 @@ pub fn rewrite(
             }
         };
         for (k, v) in (starts[i]..starts[i + 1]).enumerate() {
-            w.held[v as usize].push((rule.outs[k], results + k as u32));
+            let layouts = rules.iter().map(|rule| rule.outs[k]).collect();
+            w.held[v as usize].push((layouts, results + k as u32));
+            if let Some(to) = later.get(&v) {
+                w.wait(v, to)?;
+            }
         }
     }
     let outs = w.finish(structure, &choice.outs)?;
     let out_types = w.structure.outs.iter().map(|v| w.types[*v as usize].clone()).collect();
     w.structure.slots = w.slots.len() as u32;
+    let key = w.structure.key();
     let local = Local {
         structure: Arc::new(w.structure),
-        key: 0,
+        key,
         origins: Arc::new(w.origins),
         types: Arc::new(out_types),
         slots: w.slots,
     };
-    Ok((local, outs))
+    Ok(Template { local, outs, lengths: w.lengths, own: w.own })
 }
 
 impl Writer<'_> {
@@ -172,103 +283,206 @@ impl Writer<'_> {
         Ok(first)
     }
 
-    fn find(&self, v: u32, layout: Layout) -> Result<u32> {
-        let held = self.held[v as usize].iter().find(|(l, _)| *l == layout);
+    fn find(&self, v: u32, layouts: &Layouts) -> Result<u32> {
+        let held = self.held[v as usize].iter().find(|(l, _)| l == layouts);
         held.map(|(_, local)| *local)
-            .ok_or_else(|| Error::Runtime(format!("layouts: value {v} is not here as {layout:?}")))
+            .ok_or_else(|| Error::Runtime(format!("layouts: value {v} is not here as {layouts:?}")))
     }
 
-    fn slot(&mut self, from: From) -> u32 {
-        self.slots.push(from);
-        self.slots.len() as u32 - 1
+    /// The length of this worker's part of a dimension along an axis.
+    fn length(&mut self, axis: usize, size: usize) -> usize {
+        let len = self.place[axis].range(size).len();
+        self.lengths.insert((axis, size, len));
+        len
     }
 
-    /// The part's slice of something whole.
-    fn slice(&mut self, x: u32, dim: usize) -> Result<u32> {
+    /// The part of a dimension that lies here.
+    fn held_of(&mut self, size: usize, dim: usize, layouts: &[Layout]) -> usize {
+        let splits = |axis: &usize| layouts[*axis] == Layout::Split(dim);
+        (0..layouts.len()).filter(splits).fold(size, |size, axis| self.length(axis, size))
+    }
+
+    fn piece(&mut self, shape: &Shape, layouts: &[Layout]) -> Shape {
+        (0..shape.len()).map(|dim| self.held_of(shape[dim], dim, layouts)).collect()
+    }
+
+    /// Notes the lengths on which the pieces of some results depend. Those of operands were noted when they were made.
+    fn note_lengths(&mut self, types: &[Ty], layout: impl Fn(usize, usize) -> Layout) {
+        for (k, ty) in types.iter().enumerate() {
+            let layouts: Layouts = (0..self.place.len()).map(|axis| layout(k, axis)).collect();
+            if layouts.iter().any(|l| matches!(l, Layout::Split(_))) {
+                self.piece(&ty.shape, &layouts);
+            }
+        }
+    }
+
+    fn slot(&mut self, own: Own) -> u32 {
+        self.slots.push(own.at(self.place));
+        let slot = self.slots.len() as u32 - 1;
+        self.own.push((slot, own));
+        slot
+    }
+
+    /// The worker's slice, along an axis, of something whole on it.
+    fn slice(&mut self, x: u32, axis: usize, dim: usize) -> Result<u32> {
         let size = self.types[x as usize].shape[dim];
-        let range = self.part.range(size);
-        let slot = match self.begins.get(&size) {
+        let len = self.length(axis, size);
+        let slot = match self.begins.get(&(axis, size)) {
             Some(slot) => *slot,
             None => {
-                let slot = self.slot(From::Own(range.start as i64));
-                self.begins.insert(size, slot);
+                let slot = self.slot(Own::Begin { axis, size });
+                self.begins.insert((axis, size), slot);
                 slot
             }
         };
-        let view = View::Slice { dim, len: range.len(), step: 1 };
+        let view = View::Slice { dim, len, step: 1 };
         self.emit(Op::View(view), smallvec![Arg::Value(x), Arg::Slot(slot)])
     }
 
-    /// Makes sure that values are held in layouts; what travels in the same way travels together.
-    fn bring(&mut self, wanted: &[(u32, Layout)]) -> Result<()> {
-        let mut going: Vec<Going> = Vec::new();
-        for &(v, to) in wanted {
-            let held = &self.held[v as usize];
-            let under_way = going.iter().any(|(.., of)| of.iter().any(|(w, l, _)| *w == v && *l == to));
-            if held.iter().any(|(l, _)| *l == to) || under_way {
-                continue;
-            }
-            let whole = held.iter().find(|(l, _)| *l == Layout::Whole).map(|(_, x)| *x);
-            if let (Some(x), Layout::Split(dim)) = (whole, to) {
-                let local = self.slice(x, dim)?;
-                self.held[v as usize].push((to, local));
-                continue;
-            }
-            let Some(&(from, x)) = held.first() else {
-                bail!(Runtime, "layouts: value {v} is read before it is written");
-            };
-            let what = self.exchange(v, from, to)?;
-            let dtype = self.whole[v as usize].dtype;
-            match going.iter_mut().find(|(other, d, _)| *d == dtype && other.joins(&what)) {
-                Some((other, _, of)) => {
-                    other.extend(&what);
-                    of.push((v, to, x));
+    /// The first step from what is held of a value to a layout, what it starts from, and where that is held. The same
+    /// for every worker: it depends on layouts alone.
+    fn first_step(&self, v: u32, to: &Layouts) -> Result<(Step, Layouts, u32)> {
+        let shape: SmallVec<[usize; 2]> = self.place.iter().map(|part| part.parts).collect();
+        let mut best: Option<(f64, Step, &Layouts, u32)> = None;
+        let mut failed = None;
+        for (from, x) in &self.held[v as usize] {
+            match way(from, to) {
+                Ok(steps) => {
+                    let cost = bytes(&self.whole[v as usize], from, &steps, &shape);
+                    if let Some(&step) = steps.first()
+                        && best.as_ref().is_none_or(|(least, ..)| cost < *least)
+                    {
+                        best = Some((cost, step, from, *x));
+                    }
                 }
-                None => going.push((what, dtype, vec![(v, to, x)])),
+                Err(error) => failed = Some(error),
             }
         }
-        for (what, _, of) in going {
-            let number = self.collectives;
-            self.collectives += 1;
-            let op = Op::Collective(Collective { number, axis: self.axis, what });
-            let first = self.emit(op, of.iter().map(|(.., x)| Arg::Value(*x)).collect())?;
-            for (k, (v, to, _)) in of.into_iter().enumerate() {
-                self.held[v as usize].push((to, first + k as u32));
+        match (best, failed) {
+            (Some((_, step, from, x)), _) => Ok((step, from.clone(), x)),
+            (None, Some(error)) => Err(error),
+            (None, None) => bail!(Runtime, "layouts: value {v} is read before it is written"),
+        }
+    }
+
+    /// Has a sum wait for others to travel with; they go as soon as they are many.
+    fn wait(&mut self, v: u32, to: &Layouts) -> Result<()> {
+        self.waiting.push((v, to.clone()));
+        self.waiting_bytes += self.whole[v as usize].bytes() as u64;
+        if self.waiting_bytes >= self.bucket { self.send_waiting() } else { Ok(()) }
+    }
+
+    fn send_waiting(&mut self) -> Result<()> {
+        let waiting = std::mem::take(&mut self.waiting);
+        self.waiting_bytes = 0;
+        self.bring(&waiting.iter().map(|(v, to)| (*v, to)).collect::<Vec<_>>())
+    }
+
+    /// Like `bring`; if something that waits is wanted, all of that goes.
+    fn bring_with_others(&mut self, wanted: &[(u32, &Layouts)]) -> Result<()> {
+        if self.waiting.iter().any(|(w, _)| wanted.iter().any(|(v, _)| v == w)) {
+            self.send_waiting()?;
+        }
+        self.bring(wanted)
+    }
+
+    /// Makes sure that values are held in layouts; what travels in the same way travels together.
+    fn bring(&mut self, wanted: &[(u32, &Layouts)]) -> Result<()> {
+        loop {
+            let mut going: Vec<Going> = Vec::new();
+            let mut open = false;
+            for &(v, to) in wanted {
+                while !self.held[v as usize].iter().any(|(l, _)| l == to) {
+                    let (step, from, x) = self.first_step(v, to)?;
+                    let mut then = from.clone();
+                    then[step.axis] = step.to;
+                    if let (Layout::Whole, Layout::Split(dim)) = (step.from, step.to) {
+                        let local = self.slice(x, step.axis, dim)?;
+                        self.held[v as usize].push((then, local));
+                        continue;
+                    }
+                    open = true;
+                    self.join(&mut going, v, step, from, x)?;
+                    break;
+                }
             }
+            for going in going {
+                self.exchange(going)?;
+            }
+            if !open {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Adds a step of a value to those that travel together.
+    fn join(&mut self, going: &mut Vec<Going>, v: u32, step: Step, from: Layouts, x: u32) -> Result<()> {
+        let what = self.what(v, step, &from)?;
+        let mut then = from;
+        then[step.axis] = step.to;
+        let dtype = self.whole[v as usize].dtype;
+        if going.iter().any(|(.., of)| of.iter().any(|(w, l, _)| *w == v && *l == then)) {
+            return Ok(());
+        }
+        let fits = |(axis, other, d, _): &&mut Going| *axis == step.axis && *d == dtype && other.joins(&what);
+        match going.iter_mut().find(fits) {
+            Some((_, other, _, of)) => {
+                other.extend(&what);
+                of.push((v, then, x));
+            }
+            None => going.push((step.axis, what, dtype, vec![(v, then, x)])),
         }
         Ok(())
     }
 
-    fn exchange(&self, v: u32, from: Layout, to: Layout) -> Result<Exchange> {
-        let shape = &self.whole[v as usize].shape;
-        let len = |dim: usize| self.part.range(shape[dim]).len();
-        Ok(match (from, to) {
+    fn exchange(&mut self, (axis, what, _, of): Going) -> Result<()> {
+        let number = self.collectives;
+        self.collectives += 1;
+        let op = Op::Collective(Collective { number, axis: axis as u8, what });
+        let first = self.emit(op, of.iter().map(|(.., x)| Arg::Value(*x)).collect())?;
+        for (k, (v, then, _)) in of.into_iter().enumerate() {
+            self.held[v as usize].push((then, first + k as u32));
+        }
+        Ok(())
+    }
+
+    /// The collective that a step of a value is.
+    fn what(&mut self, v: u32, step: Step, from: &Layouts) -> Result<Exchange> {
+        let whole = self.whole;
+        let shape = &whole[v as usize].shape;
+        // A dimension as it is on this axis's parts together: no later axis splits it.
+        let mut open = from.clone();
+        open[step.axis] = Layout::Whole;
+        let mut size = |dim: usize| self.held_of(shape[dim], dim, &open);
+        Ok(match (step.from, step.to) {
             (Layout::Partial(kind), Layout::Whole) => Exchange::AllReduce { kind },
             (Layout::Partial(kind), Layout::Split(dim)) => {
-                Exchange::ReduceScatter { kind, dim, lens: smallvec![len(dim)] }
+                let size = size(dim);
+                Exchange::ReduceScatter { kind, dim, lens: smallvec![self.length(step.axis, size)] }
             }
-            (Layout::Split(dim), Layout::Whole) => Exchange::AllGather { dim, sizes: smallvec![shape[dim]] },
+            (Layout::Split(dim), Layout::Whole) => Exchange::AllGather { dim, sizes: smallvec![size(dim)] },
             (Layout::Split(from), Layout::Split(to)) => {
-                Exchange::AllToAll { from, to, sizes: smallvec![shape[from]], lens: smallvec![len(to)] }
+                let (sizes, size) = (smallvec![size(from)], size(to));
+                Exchange::AllToAll { from, to, sizes, lens: smallvec![self.length(step.axis, size)] }
             }
             (from, to) => bail!(Runtime, "layouts: value {v} cannot go from {from:?} to {to:?}"),
         })
     }
 
-    /// The rows of a random tensor that this part holds. Blocks of the generator serve several elements, so that a few
+    /// The rows of a random tensor that this worker holds. Blocks of the generator serve several elements, so that a few
     /// too many are drawn, and those before the first are left out (C7).
-    fn random(&mut self, dist: Dist, ty: &Ty, args: &Args) -> Result<u32> {
-        let shape = super::piece(&ty.shape, Layout::Split(0), self.part);
-        let each: usize = ty.shape[1..].iter().product();
-        let first = self.part.range(ty.shape[0]).start * each;
+    fn random(&mut self, dist: Dist, ty: &Ty, args: &Args, lies: Layouts) -> Result<u32> {
+        let shape = self.piece(&ty.shape, &lies);
         let lanes = philox::per_block(dist, ty.dtype) as usize;
+        let each: usize = ty.shape[1..].iter().product();
+        let drawn = Drawn { rows: ty.shape[0], each, lanes, lies };
         let (Arg::Slot(key), Arg::Slot(offset)) = (args[0], args[1]) else {
             bail!(Value, "{}: key and offset are slots", "RANDOM");
         };
-        let drawn: Shape = [shape.numel() + lanes - 1].into();
-        let moved = self.slot(From::Moved(offset, (first / lanes) as i64));
-        let skip = self.slot(From::Own((first % lanes) as i64));
-        let op = Op::Random { dist, shape: drawn, dtype: ty.dtype };
+        let count: Shape = [shape.numel() + lanes - 1].into();
+        let moved = self.slot(Own::Block { offset, drawn: drawn.clone() });
+        let skip = self.slot(Own::Skip(drawn));
+        let op = Op::Random { dist, shape: count, dtype: ty.dtype };
         let x = self.emit(op, smallvec![Arg::Slot(key), Arg::Slot(moved)])?;
         let view = View::Slice { dim: 0, len: shape.numel(), step: 1 };
         let x = self.emit(Op::View(view), smallvec![Arg::Value(x), Arg::Slot(skip)])?;
@@ -276,19 +490,27 @@ impl Writer<'_> {
     }
 
     /// Brings live-outs into a layout they can be kept in: the one asked for, else one that is there, else whole.
-    fn finish(&mut self, structure: &Structure, asked: &[Option<Layout>]) -> Result<Vec<Layout>> {
+    fn finish(&mut self, structure: &Structure, asked: &[super::Asked]) -> Result<Vec<Layouts>> {
         self.at = structure.instrs.len().saturating_sub(1) as u32;
+        let keeps = |l: &Layout| !matches!(l, Layout::Partial(_));
         let mut layouts = Vec::with_capacity(structure.outs.len());
         for (&v, asked) in structure.outs.iter().zip(asked) {
-            let keeps = |l: &Layout| !matches!(l, Layout::Partial(_));
-            let there = self.held[v as usize].iter().map(|(l, _)| *l).find(keeps);
-            layouts.push(asked.filter(keeps).or(there).unwrap_or(Layout::Whole));
+            let held = &self.held[v as usize];
+            let fits = |l: &&Layouts| {
+                l.iter().all(keeps) && l.iter().zip(asked).all(|(l, a)| a.is_none_or(|a| a == *l))
+            };
+            let there = held.iter().map(|(l, _)| l).find(fits);
+            let first = || held.iter().map(|(l, _)| l.clone()).next().unwrap_or_default();
+            let kept = |(l, asked): (Layout, &Option<Layout>)| {
+                asked.filter(keeps).unwrap_or(if keeps(&l) { l } else { Layout::Whole })
+            };
+            layouts
+                .push(there.cloned().unwrap_or_else(|| first().into_iter().zip(asked).map(kept).collect()));
         }
-        let wanted: Vec<(u32, Layout)> =
-            structure.outs.iter().copied().zip(layouts.iter().copied()).collect();
+        let wanted: Vec<(u32, &Layouts)> = structure.outs.iter().copied().zip(&layouts).collect();
         self.bring(&wanted)?;
-        for (v, layout) in wanted {
-            let local = self.find(v, layout)?;
+        for (v, layouts) in wanted {
+            let local = self.find(v, layouts)?;
             self.structure.outs.push(local);
         }
         Ok(layouts)

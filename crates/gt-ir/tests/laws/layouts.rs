@@ -1,7 +1,7 @@
 //! Layouts: every legal way to split an op gives the unsplit result, on even, uneven and empty parts.
 
 use gt_ir::host::{close, tolerance};
-use gt_ir::layout::{Layout, LocalArg, Part, Rule, identity, legal, localize, part_range};
+use gt_ir::layout::{Layout, LocalArg, Part, Rule, by_key_heads, identity, legal, localize, part_range};
 use gt_ir::op::{Op, View};
 use gt_ir::reference::{RefArg, eval, eval_all};
 use gt_ir::sample::{Rng, Sample, SampleArg, samples};
@@ -90,7 +90,7 @@ fn run_split(rng: &mut Rng, sample: &Sample, rule: &Rule, parts: usize) -> Resul
         .collect();
     let mut held = Vec::new();
     for index in 0..parts {
-        let local = localize(&sample.op, rule, &sample.arg_types(), Part { index, parts })
+        let local = localize(&sample.op, &[rule], &sample.arg_types(), &[Part { index, parts }])
             .map_err(|e| e.to_string())?;
         let whole = sample.ref_args();
         let args: Vec<RefArg> = local
@@ -120,8 +120,12 @@ fn every_legal_layout_gives_the_unsplit_result() {
         let types: Vec<Ty> = whole.iter().map(|y| y.ty.clone()).collect();
         let rules = legal(&sample.op, &sample.arg_types(), &types);
         assert!(rules[0].outs == vec![Layout::Whole; whole.len()]);
-        for rule in &rules {
-            for parts in PARTS {
+        let by_heads = by_key_heads(&sample.op, &sample.arg_types(), &types);
+        let even = |rule: &Rule, parts: usize| {
+            by_heads.as_ref().is_none_or(|(other, heads)| rule != other || heads % parts == 0)
+        };
+        for rule in rules.iter().chain(by_heads.iter().map(|(rule, _)| rule)) {
+            for parts in PARTS.into_iter().filter(|parts| even(rule, *parts) || rules.contains(rule)) {
                 let what = || format!("{} under {rule:?} in {parts} parts", sample.describe());
                 let split =
                     run_split(&mut rng, &sample, rule, parts).unwrap_or_else(|e| panic!("{}: {e}", what()));

@@ -16,12 +16,12 @@ template <class T> GT_FN T gt_u_recip(T x) { return T(1) / x; }
 template <class T> GT_FN T gt_u_sin(T x) { return sin(x); }
 template <class T> GT_FN T gt_u_cos(T x) { return cos(x); }
 template <class T> GT_FN T gt_u_tanh(T x) { return gt_tanh(x); }
-template <class T> GT_FN T gt_u_sigmoid(T x) { return T(1) / (T(1) + exp(-x)); }
+template <class T> GT_FN T gt_u_sigmoid(T x) { return gt_sigmoid(x); }
 template <class T> GT_FN T gt_u_relu(T x) { return x > T(0) || x != x ? x : T(0); }
 GT_FN i64 gt_u_relu(i64 x) { typedef i64 T; return (T)(x > T(0) || x != x ? x : T(0)); }
 template <class T> GT_FN T gt_u_gelu(T x) { return T(0.5) * x * (T(1) + erf(x * T(0.70710678118654752440))); }
 template <class T> GT_FN T gt_u_gelugrad(T x) { return gt_gelu_grad(x); }
-template <class T> GT_FN T gt_u_silu(T x) { return x / (T(1) + exp(-x)); }
+template <class T> GT_FN T gt_u_silu(T x) { return x * gt_sigmoid(x); }
 template <class T> GT_FN T gt_u_erf(T x) { return erf(x); }
 template <class T> GT_FN T gt_u_floor(T x) { return floor(x); }
 GT_FN i64 gt_u_floor(i64 x) { typedef i64 T; return (T)(floor(x)); }

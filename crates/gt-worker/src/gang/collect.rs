@@ -5,6 +5,7 @@
 
 use super::combine::combine;
 use super::hands::{Alone, Hands, Task, work};
+use super::pack::{Packed, Place, around, bytes_of};
 use super::{Communicator, Want};
 use crate::backend::PlanError;
 use gt_ir::layout::part_range;
@@ -20,10 +21,22 @@ pub struct Item<'a> {
     pub out: &'a mut [u8],
 }
 
+impl<'a> Item<'a> {
+    /// The first bytes, and the rest; both as rows of elements.
+    fn cut(self, bytes: usize) -> (Item<'a>, Item<'a>) {
+        let (x, x_rest) = self.x.split_at(bytes);
+        let (out, out_rest) = self.out.split_at_mut(bytes);
+        let row = |bytes: &[u8]| Ty::new(self.ty.dtype, [bytes.len() / self.ty.dtype.size()]);
+        (Item { ty: row(x), x, out }, Item { ty: row(x_rest), x: x_rest, out: out_rest })
+    }
+}
+
 /// Results of at most this many bytes are summed by every rank for itself, which takes one meeting instead of two.
 const FEW: usize = 64 << 10;
 /// An operand of fewer bytes is summed by one rank.
 const SMALL: usize = 4 << 10;
+/// Bytes of a rank that are reduced and passed on before the next.
+const STRETCH: usize = 4 << 20;
 /// Where long operands are cut: elements of all types end there.
 const CUT: usize = 64;
 
@@ -57,15 +70,6 @@ pub fn run_with(
 
 fn wrong(error: Error) -> PlanError {
     PlanError { instr: None, error }
-}
-
-/// Products of the sizes before and after a dimension; the latter in bytes.
-fn around(ty: &Ty, dim: usize) -> (usize, usize) {
-    (ty.shape[..dim].iter().product(), ty.shape[dim + 1..].iter().product::<usize>() * ty.dtype.size())
-}
-
-fn bytes_of(range: Range<usize>, each: usize) -> Range<usize> {
-    range.start * each..range.end * each
 }
 
 /// A part of what is shown in one round: the buffer, and where in what is wanted of it.
@@ -180,7 +184,28 @@ impl On<'_> {
         })
     }
 
+    /// Long operands go in stretches: what a rank has summed is still in its cache when the others take it.
     fn all_reduce(&self, kind: ReduceKind, items: &mut [Item]) -> Result<(), PlanError> {
+        let mut left: Vec<Item> = Vec::with_capacity(items.len());
+        for Item { ty, x, out } in items {
+            left.push(Item { ty: ty.clone(), x, out });
+        }
+        let (mut stretch, mut room) = (Vec::new(), STRETCH);
+        for mut item in left.into_iter().filter(|item| !item.x.is_empty()) {
+            while item.x.len() > room {
+                // Elements of all types end at the cut.
+                let (first, rest) = item.cut(room / CUT * CUT);
+                stretch.push(first);
+                self.reduce_stretch(kind, &mut std::mem::take(&mut stretch))?;
+                (item, room) = (rest, STRETCH);
+            }
+            room -= item.x.len();
+            stretch.push(item);
+        }
+        self.reduce_stretch(kind, &mut stretch)
+    }
+
+    fn reduce_stretch(&self, kind: ReduceKind, items: &mut [Item]) -> Result<(), PlanError> {
         let (n, me) = (self.comm.size(), self.comm.rank());
         let sizes: Vec<(usize, usize)> =
             items.iter().map(|item| (item.ty.shape.numel(), item.ty.dtype.size())).collect();
@@ -220,7 +245,8 @@ impl On<'_> {
 
     fn reduce_scatter(&self, kind: ReduceKind, dim: usize, items: &mut [Item]) -> Result<(), PlanError> {
         let n = self.comm.size();
-        let packed: Vec<Packed> = items.iter().map(|item| Packed::new(item, dim, n)).collect();
+        let packed: Vec<Packed> =
+            items.iter().map(|item| Packed::new(self.hands, &item.ty, item.x, dim, n)).collect();
         let xs: Vec<&[u8]> = items.iter().zip(&packed).map(|(item, p)| p.bytes(item.x)).collect();
         let outs: Vec<(DType, Out)> = items.iter_mut().map(|item| (item.ty.dtype, Out::of(item))).collect();
         self.sum(kind, (&xs, &|k, _, j| packed[k].range(j, n)), &outs, &|_| 0)
@@ -234,7 +260,8 @@ impl On<'_> {
         items: &mut [Item],
     ) -> Result<(), PlanError> {
         let (n, me) = (self.comm.size(), self.comm.rank());
-        let packed: Vec<Packed> = items.iter().map(|item| Packed::new(item, to, n)).collect();
+        let packed: Vec<Packed> =
+            items.iter().map(|item| Packed::new(self.hands, &item.ty, item.x, to, n)).collect();
         let xs: Vec<&[u8]> = items.iter().zip(&packed).map(|(item, p)| p.bytes(item.x)).collect();
         // What lies within `from` in the result, which has this rank's part of `to`.
         let inner_of = |item: &Item| {
@@ -324,25 +351,6 @@ impl Task for Sum<'_> {
     }
 }
 
-/// Where a dense piece goes: `run` bytes to `first`, then on after `step` bytes.
-#[derive(Clone, Copy)]
-struct Place {
-    first: usize,
-    run: usize,
-    step: usize,
-}
-
-impl Place {
-    /// A piece of `[outer][range][inner bytes]` in a result of `[outer][size][inner bytes]`.
-    fn new(range: Range<usize>, size: usize, inner: usize) -> Place {
-        Place { first: range.start * inner, run: range.len() * inner, step: size * inner }
-    }
-
-    fn dense(range: Range<usize>) -> Place {
-        Place { first: range.start, run: range.len(), step: range.len() }
-    }
-}
-
 /// Copies a piece, or what comes `at` some place in it, to where it belongs.
 struct Put<'a> {
     piece: &'a [u8],
@@ -363,53 +371,14 @@ impl Task for Put<'_> {
     }
 
     fn go(&mut self) {
-        let Place { first, run, step } = self.to;
         let (mut rest, mut at) = (self.piece, self.at);
         while !rest.is_empty() {
-            let (row, into) = (at / run, at % run);
-            let (piece, after) = rest.split_at(rest.len().min(run - into));
-            let start = row * step + first + into;
+            let (start, left) = self.to.of(at);
+            let (piece, after) = rest.split_at(rest.len().min(left));
             // SAFETY: pieces of different ranks, and parts of one, go to different places.
             unsafe { self.out.part(start..start + piece.len()) }.copy_from_slice(piece);
             (rest, at) = (after, at + piece.len());
         }
-    }
-}
-
-/// An operand whose parts along one dimension lie one after the other, each dense.
-struct Packed {
-    outer: usize,
-    size: usize,
-    inner: usize,
-    copied: Option<Vec<u8>>,
-}
-
-impl Packed {
-    fn new(item: &Item, dim: usize, n: usize) -> Packed {
-        let (outer, inner) = around(&item.ty, dim);
-        let size = item.ty.shape[dim];
-        // Where nothing is outside the dimension, its parts follow each other as they are.
-        let copied = (outer > 1 && n > 1).then(|| {
-            let mut out = Vec::with_capacity(item.x.len());
-            for j in 0..n {
-                let range = part_range(size, n, j);
-                for o in 0..outer {
-                    let at = (o * size + range.start) * inner;
-                    out.extend_from_slice(&item.x[at..at + range.len() * inner]);
-                }
-            }
-            out
-        });
-        Packed { outer, size, inner, copied }
-    }
-
-    fn bytes<'a>(&'a self, x: &'a [u8]) -> &'a [u8] {
-        self.copied.as_deref().unwrap_or(x)
-    }
-
-    /// The bytes for rank j.
-    fn range(&self, j: usize, n: usize) -> Range<usize> {
-        bytes_of(part_range(self.size, n, j), self.outer * self.inner)
     }
 }
 

@@ -7,6 +7,7 @@ pub mod collect;
 mod combine;
 pub mod hands;
 pub mod meeting;
+mod pack;
 pub mod post;
 pub(crate) mod seats;
 pub mod ties;

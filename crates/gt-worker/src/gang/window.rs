@@ -34,6 +34,8 @@ const GROUP_LINES: usize = 1 + SLOTS;
 const GROUPS: usize = 64;
 /// Bits of a tag that number rounds.
 const ROUND_BITS: u32 = 24;
+/// How long a rank stays awake for others, which are most often near.
+const AWAKE: Duration = Duration::from_micros(200);
 /// How long a rank sleeps before it looks whether its gang has failed.
 const NAP: Duration = Duration::from_millis(20);
 
@@ -115,7 +117,7 @@ impl Window {
 
     /// Sleeps until `done`, which others make true before they ring; gives up where `failed` says why.
     fn wait(&self, done: impl Fn() -> bool, failed: impl Fn() -> Option<PlanError>) -> Result<(), PlanError> {
-        while !spin::for_a_moment(&done) {
+        while !spin::within(AWAKE, &done) {
             if let Some(error) = failed() {
                 return Err(error);
             }

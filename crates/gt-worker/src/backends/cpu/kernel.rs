@@ -1,8 +1,9 @@
 //! Runs lowered kernels tile by tile.
 
+use super::chain::{self, Addresses, Chain, Place, Unit};
 use super::convert::{Lane, is_native, narrow, round, widen};
 use super::fold::{BLOCK, Folds, fold_list, fold_rows};
-use super::lower::{Do, From, LoadAt, Lowered, StoreAt};
+use super::lower::{Do, From, LoadAt, Lowered, Op, StoreAt};
 use super::math::Fast;
 use super::runs::{self, Range};
 use super::threads::Threads;
@@ -114,60 +115,112 @@ impl<'b, 'a> Tiles<'b, 'a> {
                     self.load(i, load, start, len, within);
                 }
             }
-            let rows = len / kernel.row_len;
-            for (k, op) in kernel.ops.iter().enumerate() {
+            for (k, unit) in kernel.units.iter().enumerate() {
                 if kernel.ahead {
                     self.ask_ahead(k, start + len, len);
                 }
-                let mut out = self.scratch.add(op.tile_at);
-                if let Some(s) = op.direct {
-                    let store = &kernel.stores[s as usize];
-                    if let Some(at) = self.straight(store, self.bound.stores[s as usize], start, within) {
-                        out = at;
-                    }
+                match unit {
+                    Unit::Op(i) => self.op(&kernel.ops[*i], start, len, within),
+                    Unit::Chain(chain) => self.chain(chain, start, len, within),
                 }
-                let len = if op.row { rows } else { len };
-                let arg = |k: usize| {
-                    let at = self.regs[op.args[k] as usize] as *const u8;
-                    if op.spread[k] { self.spread(k, op, at, rows) } else { at }
-                };
-                match &op.work {
-                    Do::Fold(kind) => {
-                        let at = self.regs[op.args[0] as usize] as *const u8;
-                        fold_lane(*kind, op.lane, at, kernel.row_len, rows, out);
-                    }
-                    Do::Binary(row)
-                        if op.lane == Lane::F32 && op.by != (false, false) && self.long_rows(op) =>
-                    {
-                        let at = |k: usize| self.regs[op.args[k] as usize] as *const u8;
-                        let (len, rows) = if op.rowwise { (kernel.row_len, rows) } else { (len, 1) };
-                        tile::binary_by_row(*row, op.by, at(0), at(1), out, len, rows);
-                    }
-                    Do::Unary(row) => tile::unary(*row, op.lane, arg(0), out, len),
-                    Do::Binary(row) => tile::binary(*row, op.lane, arg(0), arg(1), out, len),
-                    Do::Where => tile::select(op.lane.size(), arg(0), arg(1), arg(2), out, len),
-                    Do::Cast => convert::cast(op.lane, op.dtype, arg(0), out, len),
-                    Do::Square => tile::binary(Binary::Mul, op.lane, arg(0), arg(0), out, len),
-                    Do::Cube => tile::cube(op.lane, arg(0), out, len),
-                }
-                if op.round {
-                    round(op.dtype, out, len);
-                }
-                self.regs[op.out as usize] = out;
             }
             for (i, store) in kernel.stores.iter().enumerate() {
-                self.store(store, self.bound.stores[i], start, len, within);
+                if !store.done {
+                    self.store(store, self.bound.stores[i], start, len, within);
+                }
             }
         }
+    }
+
+    /// Where the result of an op goes: its tile, or memory where that is packed.
+    #[inline]
+    fn result(&self, op: &Op, start: usize, within: bool) -> *mut u8 {
+        let straight = op.direct.and_then(|s| {
+            let s = s as usize;
+            self.straight(&self.bound.kernel.stores[s], self.bound.stores[s], start, within)
+        });
+        straight.unwrap_or_else(|| self.scratch.wrapping_add(op.tile_at))
+    }
+
+    /// Does one op for the tile.
+    #[inline]
+    unsafe fn op(&mut self, op: &Op, start: usize, len: usize, within: bool) {
+        let kernel = self.bound.kernel;
+        let rows = len / kernel.row_len;
+        let out = self.result(op, start, within);
+        let len = if op.row { rows } else { len };
+        let arg = |k: usize| {
+            let at = self.regs[op.args[k] as usize] as *const u8;
+            // SAFETY: passed on from `eval`.
+            if op.spread[k] { unsafe { self.spread(k, op, at, rows) } } else { at }
+        };
+        // SAFETY: passed on from `eval`.
+        unsafe {
+            match &op.work {
+                Do::Fold(kind) => {
+                    let at = self.regs[op.args[0] as usize] as *const u8;
+                    fold_lane(*kind, op.lane, at, kernel.row_len, rows, out);
+                }
+                Do::Binary(row) if op.lane == Lane::F32 && op.by != (false, false) && self.long_rows(op) => {
+                    let at = |k: usize| self.regs[op.args[k] as usize] as *const u8;
+                    let (len, rows) = if op.rowwise { (kernel.row_len, rows) } else { (len, 1) };
+                    tile::binary_by_row(*row, op.by, at(0), at(1), out, len, rows);
+                }
+                Do::Unary(row) => tile::unary(*row, op.lane, arg(0), out, len),
+                Do::Binary(row) => tile::binary(*row, op.lane, arg(0), arg(1), out, len),
+                Do::Where => tile::select(op.lane.size(), arg(0), arg(1), arg(2), out, len),
+                Do::Cast => convert::cast(op.lane, op.dtype, arg(0), out, len),
+                Do::Square => tile::binary(Binary::Mul, op.lane, arg(0), arg(0), out, len),
+                Do::Cube => tile::cube(op.lane, arg(0), out, len),
+            }
+            if op.round {
+                round(op.dtype, out, len);
+            }
+        }
+        self.regs[op.out as usize] = out;
+    }
+
+    /// Does several ops for the tile.
+    unsafe fn chain(&mut self, chain: &Chain, start: usize, len: usize, within: bool) {
+        let kernel = self.bound.kernel;
+        let mut at = Addresses::new();
+        for place in &chain.places {
+            at.push(match *place {
+                Place::Reg(r) | Place::Splat(r) | Place::Row(r) => self.regs[r as usize],
+                Place::Out(i) => {
+                    let op = &kernel.ops[i as usize];
+                    let out = self.result(op, start, within);
+                    self.regs[op.out as usize] = out;
+                    out
+                }
+                Place::Store(s) => self.bound.stores[s as usize].wrapping_add(start * size_of::<f32>()),
+                Place::Far(i) => {
+                    self.bound.loads[i as usize].wrapping_add(start * size_of::<f32>()) as *mut u8
+                }
+            } as *mut f32);
+        }
+        let mut total = std::ptr::null_mut();
+        if let Some((_, i)) = chain.fold {
+            let op = &kernel.ops[i];
+            total = self.result(op, start, within);
+            self.regs[op.out as usize] = total;
+        }
+        // Rows matter only to a fold and to what there is one of for each.
+        let (len, rows) = match kernel.row_len {
+            1 => (len, 1),
+            row => (row, len / row),
+        };
+        // SAFETY: passed on from `eval`; chains are made only where AVX-512 was detected.
+        unsafe { chain::run(chain, &at, len, rows, len * rows, total as *mut f32) };
     }
 
     /// Asks for the `k`th part of what the next tile reads, which begins at `start`.
     #[inline]
     fn ask_ahead(&self, k: usize, start: usize, len: usize) {
         let kernel = self.bound.kernel;
-        let parts = kernel.ops.len();
+        let parts = kernel.units.len();
         for (load, base) in kernel.loads.iter().zip(&self.bound.loads) {
-            if load.linear && !load.row && matches!(load.from, From::Mem(_)) {
+            if load.is_far() {
                 let bytes = len * load.dtype.size();
                 let (first, last) = (bytes * k / parts, bytes * (k + 1) / parts);
                 prefetch(base.wrapping_add(start * load.dtype.size() + first), last - first);
@@ -177,12 +230,12 @@ impl<'b, 'a> Tiles<'b, 'a> {
 
     /// Rows long enough to be taken one by one, or one for the whole tile.
     #[inline]
-    fn long_rows(&self, op: &super::lower::Op) -> bool {
+    fn long_rows(&self, op: &Op) -> bool {
         !op.rowwise || self.bound.kernel.row_len >= 64
     }
 
     /// Lays operand `k`, one value per row, out for all elements of the rows.
-    unsafe fn spread(&self, k: usize, op: &super::lower::Op, from: *const u8, rows: usize) -> *const u8 {
+    unsafe fn spread(&self, k: usize, op: &Op, from: *const u8, rows: usize) -> *const u8 {
         let kernel = self.bound.kernel;
         let to = self.scratch.wrapping_add(kernel.spread_at + k * kernel.slot_bytes);
         let size = match op.work {

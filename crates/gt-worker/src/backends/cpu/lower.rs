@@ -1,5 +1,6 @@
 //! Kernels of the plan made ready for tiles: dimensions collapsed, registers given places in scratch memory.
 
+use super::chain::{self, Unit};
 use super::convert::{Lane, is_native};
 use gt_compiler::{Calc, Kernel, Map, Num, Plan, Source, Strides};
 use gt_ir::{Binary, DType, Ints, ReduceKind, Scalar, Unary};
@@ -13,6 +14,8 @@ pub struct Lowered {
     pub tile: usize,
     pub loads: Vec<LoadAt>,
     pub ops: Vec<Op>,
+    /// The ops as they are taken: one by one, or several together.
+    pub units: Vec<Unit>,
     pub stores: Vec<StoreAt>,
     pub regs: usize,
     /// Bytes of scratch memory a thread needs.
@@ -75,6 +78,8 @@ pub struct Op {
     pub lane: Lane,
     pub dtype: DType,
     pub args: [u16; 3],
+    /// How many of them there are.
+    pub arity: usize,
     /// Operands with one value per row, of an op with one per element.
     pub spread: [bool; 3],
     /// Operands of a binary op that are one value for a row, or for the whole tile if not `rowwise`.
@@ -102,7 +107,27 @@ pub struct StoreAt {
     pub row: bool,
     /// Written past the caches, which are too small for it.
     pub stream: bool,
+    /// Written by the chain that computes it.
+    pub done: bool,
     pub raw_at: usize,
+}
+
+impl LoadAt {
+    /// Read in order, element by element.
+    pub fn is_far(&self) -> bool {
+        self.linear && !self.row && matches!(self.from, From::Mem(_))
+    }
+}
+
+impl Op {
+    pub fn reads(&self, reg: u16) -> bool {
+        self.args[..self.arity].contains(&reg)
+    }
+
+    /// Reads it as one value for a row of elements.
+    pub fn spread_reads(&self, reg: u16) -> bool {
+        (0..self.arity).any(|k| self.args[k] == reg && self.spread[k])
+    }
 }
 
 /// Operands of more bytes than this are not in a near cache.
@@ -289,6 +314,7 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
             strides,
             direct: may,
             stream,
+            done: false,
             row: store.row,
             raw_at: 0,
         });
@@ -382,7 +408,9 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
         // Operands that are not read again give their place to later results.
         for (k, &arg) in code.args.iter().enumerate() {
             let arg = arg as usize;
-            let keeps = arg < nloads && loads[arg].splat;
+            // A chain writes its results block by block while later rows are still to be read.
+            let per_row = if arg < nloads { loads[arg].row } else { kernel.code[arg - nloads].row };
+            let keeps = per_row || (arg < nloads && loads[arg].splat);
             if last[arg] == i && place[arg] != usize::MAX && !code.args[..k].contains(&(arg as u16)) && !keeps
             {
                 free.push(place[arg]);
@@ -393,6 +421,7 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
             lane,
             dtype: code.dtype,
             args,
+            arity: code.args.len(),
             rowwise: spread != [false; 3],
             by: if spread == [false; 3] { (splat(0), splat(1)) } else { (spread[0], spread[1]) },
             spread,
@@ -447,7 +476,7 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
         if long { s[..s.len() - 1].iter().position(|&step| step.unsigned_abs() == 1) } else { None }
     });
     let far: usize = loads.iter().filter(|l| l.linear && !l.row).map(|l| numel * l.dtype.size()).sum();
-    Lowered {
+    let mut lowered = Lowered {
         ahead: by_rows && far > FAR,
         turned: turned.filter(|_| !by_rows),
         dims,
@@ -455,6 +484,7 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
         tile,
         loads,
         ops,
+        units: Vec::new(),
         stores,
         regs,
         scratch: slots * slot_bytes,
@@ -464,7 +494,9 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
         linear,
         row_len,
         row_dims,
-    }
+    };
+    chain::units(&mut lowered, kernel.fold.as_ref().map(|f| f.reg));
+    lowered
 }
 
 /// Powers with a common constant exponent are simpler ops.

@@ -3,6 +3,7 @@
 //!
 //! Where `mul_add` stands it is meant: the same bits with and without vector units.
 
+use super::lanes::{Lanes, MAGIC};
 use gt_ir::real::Real;
 
 /// An `f32` whose functions are these.
@@ -15,8 +16,6 @@ fn pick(on: bool, a: f32, b: f32) -> f32 {
     if on { a } else { b }
 }
 
-/// 1.5 * 2^23: adding it rounds to an integer that then stands in the low bits.
-const MAGIC: f32 = 12_582_912.0;
 const LN2_HI: f32 = 0.693_145_75;
 const LN2_LO: f32 = 1.428_606_8e-6;
 
@@ -25,55 +24,52 @@ fn power_of_two(k: i32) -> f32 {
     f32::from_bits(((k + 127) as u32) << 23)
 }
 
-/// (n, r) with x = n ln 2 + r, for |x| up to about 200.
+/// The polynomial with these coefficients, the highest first.
 #[inline(always)]
-fn reduce_ln2(x: f32) -> (i32, f32) {
-    let t = x.mul_add(std::f32::consts::LOG2_E, MAGIC);
-    let n = t - MAGIC;
-    let r = n.mul_add(-LN2_LO, n.mul_add(-LN2_HI, x));
-    ((t.to_bits() as i32).wrapping_sub(MAGIC.to_bits() as i32), r)
+fn poly<V: Lanes, const N: usize>(x: V, c: [f32; N]) -> V {
+    let mut p = V::all(c[0]);
+    for c in &c[1..] {
+        p = p.fma(x, V::all(*c));
+    }
+    p
+}
+
+/// (t, r) with x = n ln 2 + r and t = `MAGIC` + n, for |x| up to about 200.
+#[inline(always)]
+fn reduce_ln2<V: Lanes>(x: V) -> (V, V) {
+    let t = x.fma(V::all(std::f32::consts::LOG2_E), V::all(MAGIC));
+    let n = t.sub(V::all(MAGIC));
+    (t, n.fma(V::all(-LN2_LO), n.fma(V::all(-LN2_HI), x)))
 }
 
 /// (exp(r) - 1 - r) / r^2 for |r| < 0.35.
 #[inline(always)]
-fn exp_tail(r: f32) -> f32 {
-    let p = 1.987_569_1e-4f32;
-    let p = p.mul_add(r, 1.398_199_9e-3);
-    let p = p.mul_add(r, 8.333_452e-3);
-    let p = p.mul_add(r, 4.166_579_6e-2);
-    let p = p.mul_add(r, 1.666_666_5e-1);
-    p.mul_add(r, 0.5)
+fn exp_tail<V: Lanes>(r: V) -> V {
+    poly(r, [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5])
 }
 
 #[inline(always)]
-pub fn exp(x: f32) -> f32 {
-    // The comparisons leave NaN as it is.
-    let x = pick(x > 89.0, 89.0, x);
-    let x = pick(x < -105.0, -105.0, x);
-    let (n, r) = reduce_ln2(x);
-    let e = exp_tail(r).mul_add(r * r, r) + 1.0;
-    // Two factors, so that results may be subnormal or overflow.
-    let half = n >> 1;
-    e * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+pub fn exp<V: Lanes>(x: V) -> V {
+    let (t, r) = reduce_ln2(x.at_most(89.0).at_least(-105.0));
+    let e = exp_tail(r).fma(r.mul(r), r).add(V::all(1.0));
+    e.scaled(t)
 }
 
 /// `exp` for what is not above zero, as in a softmax: below the least normal number it is zero.
 #[inline(always)]
-pub fn exp_below(x: f32) -> f32 {
-    let t = x.mul_add(std::f32::consts::LOG2_E, MAGIC);
-    let n = t - MAGIC;
-    let r = n.mul_add(-LN2_LO, n.mul_add(-LN2_HI, x));
-    let e = exp_tail(r).mul_add(r * r, r) + 1.0;
-    // The integer stands in the low bits of `t`; what is above them is shifted out.
-    let y = f32::from_bits(e.to_bits().wrapping_add(t.to_bits() << 23));
-    pick(x < -87.33, 0.0, pick(x.is_nan(), x, y))
+pub fn exp_below<V: Lanes>(x: V) -> V {
+    let (t, r) = reduce_ln2(x);
+    let e = exp_tail(r).fma(r.mul(r), r).add(V::all(1.0));
+    let y = V::pick(x.is_nan(), x, e.raised(t));
+    V::pick(x.less(V::all(-87.33)), V::all(0.0), y)
 }
 
 #[inline(always)]
 pub fn expm1(x: f32) -> f32 {
     let at = pick(x > 89.0, 89.0, x);
     let at = pick(at < -20.0, -20.0, at);
-    let (n, r) = reduce_ln2(at);
+    let (t, r) = reduce_ln2(at);
+    let n = (t.to_bits() as i32).wrapping_sub(MAGIC.to_bits() as i32);
     let q = exp_tail(r).mul_add(r * r, r);
     let half = n >> 1;
     let (a, b) = (power_of_two(half), power_of_two(n.wrapping_sub(half)));
@@ -125,33 +121,29 @@ pub fn log1p(x: f32) -> f32 {
 }
 
 #[inline(always)]
-pub fn tanh(x: f32) -> f32 {
+pub fn tanh<V: Lanes>(x: V) -> V {
     let t = x.abs();
-    let z = x * x;
-    let p = -5.704_988_7e-3f32;
-    let p = p.mul_add(z, 2.063_909e-2);
-    let p = p.mul_add(z, -5.373_971_6e-2);
-    let p = p.mul_add(z, 1.333_144_2e-1);
-    let p = p.mul_add(z, -3.333_328e-1);
-    let near = (p * z).mul_add(x, x);
-    let far = 1.0 - 2.0 / (exp(t + t) + 1.0);
-    pick(t < 0.625, near, far).copysign(x)
+    let z = x.mul(x);
+    let p = poly(z, [-5.704_988_7e-3, 2.063_909e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1]);
+    let near = p.mul(z).fma(x, x);
+    let far = V::all(1.0).sub(V::all(2.0).div(exp(t.add(t)).add(V::all(1.0))));
+    V::pick(t.less(V::all(0.625)), near, far).signed_as(x)
 }
 
 #[inline(always)]
-pub fn sigmoid(x: f32) -> f32 {
+pub fn sigmoid<V: Lanes>(x: V) -> V {
     // The exponential of what is not above zero cannot overflow.
-    let e = exp(-x.abs());
-    pick(x < 0.0, e, 1.0) / (1.0 + e)
+    let e = exp(x.abs().neg());
+    V::pick(x.less(V::all(0.0)), e, V::all(1.0)).div(V::all(1.0).add(e))
 }
 
 #[inline(always)]
-pub fn silu(x: f32) -> f32 {
+pub fn silu<V: Lanes>(x: V) -> V {
     // Far below zero exp(-x) would overflow, and 1 + exp(x) is 1.
-    let far = x < -80.0;
+    let far = x.less(V::all(-80.0));
     // The sign is turned by bits: as a choice between two arguments it would be compiled to two exponentials.
-    let e = exp(f32::from_bits((-x).to_bits() ^ ((far as u32) << 31)));
-    pick(far, x * e, x / (1.0 + e))
+    let e = exp(x.neg().neg_where(far));
+    V::pick(far, x.mul(e), x.div(V::all(1.0).add(e)))
 }
 
 /// Up to here `erf` is a polynomial, beyond it 1 - erfc.
@@ -159,29 +151,23 @@ const ERF_NEAR: f32 = 0.927_734_4;
 
 /// erf for |x| < `ERF_NEAR`.
 #[inline(always)]
-fn erf_near(x: f32) -> f32 {
-    let s = x * x;
-    let r = -5.967_617e-4f32;
-    let r = r.mul_add(s, 4.991_194e-3);
-    let r = r.mul_add(s, -2.676_813_5e-2);
-    let r = r.mul_add(s, 1.128_199_25e-1);
-    let r = r.mul_add(s, -3.761_253_4e-1);
-    let r = r.mul_add(s, 1.283_791_7e-1);
-    r.mul_add(x, x)
+fn erf_near<V: Lanes>(x: V) -> V {
+    let c = [-5.967_617e-4, 4.991_194e-3, -2.676_813_5e-2, 1.128_199_25e-1, -3.761_253_4e-1, 1.283_791_7e-1];
+    poly(x.mul(x), c).fma(x, x)
 }
 
 /// erfc for t > `ERF_NEAR`; a few ulp.
 #[inline(always)]
-fn erfc_far(t: f32) -> f32 {
-    let t = pick(t > 5.0, 5.0, t);
-    let s = t * t;
-    let r = (-1.728_534_7e-5f32).mul_add(t, 3.831_971_3e-4);
-    let u = (-3.883_964_4e-3f32).mul_add(t, 2.425_462_2e-2);
-    let r = r.mul_add(s, u);
-    let r = r.mul_add(t, -1.067_778_8e-1);
-    let r = r.mul_add(t, -6.348_467e-1);
-    let r = r.mul_add(t, -1.287_175_1e-1);
-    exp_below(r.mul_add(t, -t))
+fn erfc_far<V: Lanes>(t: V) -> V {
+    let t = t.at_most(5.0);
+    let s = t.mul(t);
+    let r = poly(t, [-1.728_534_7e-5, 3.831_971_3e-4]);
+    let u = poly(t, [-3.883_964_4e-3, 2.425_462_2e-2]);
+    let r = r.fma(s, u);
+    let r = r.fma(t, V::all(-1.067_778_8e-1));
+    let r = r.fma(t, V::all(-6.348_467e-1));
+    let r = r.fma(t, V::all(-1.287_175_1e-1));
+    exp_below(r.fma(t, t.neg()))
 }
 
 #[inline(always)]
@@ -191,32 +177,52 @@ pub fn erf(x: f32) -> f32 {
     pick(x.is_nan(), x, y)
 }
 
-/// x Phi(x), without the cancellation of 1 + erf on the negative side.
+/// `exp` for |x| < 87.
 #[inline(always)]
-pub fn gelu(x: f32) -> f32 {
-    let z = x * std::f32::consts::FRAC_1_SQRT_2;
-    let t = z.abs();
-    let e = erfc_far(t);
-    let far = pick(z < 0.0, e, 2.0 - e);
-    let twice = pick(t > ERF_NEAR, far, 1.0 + erf_near(z));
-    // Beyond 5 sigma of the negative side the value is below 1e-6 and goes to zero.
-    let twice = pick(z < -5.0, 0.0, twice);
-    let y = 0.5 * x * twice;
-    pick(x == f32::NEG_INFINITY, 0.0, y)
+fn exp_near<V: Lanes>(x: V) -> V {
+    let (t, r) = reduce_ln2(x);
+    exp_tail(r).fma(r.mul(r), r).add(V::all(1.0)).scaled(t)
+}
+
+/// 2 Phi(x), without the cancellation of 1 + erf on the negative side. There is one polynomial for log erfc, as exact as
+/// each place needs: to rounding near zero, to 7e-5 where the rest is below rounding on the positive side.
+#[inline(always)]
+fn twice_phi<V: Lanes>(x: V) -> V {
+    let t = x.mul(V::all(std::f32::consts::FRAC_1_SQRT_2)).abs().at_most(5.0);
+    let c = [
+        -4.755_998_9e-7,
+        1.083_579_2e-5,
+        -1.041_351_2e-4,
+        5.366_083e-4,
+        -1.415_435_3e-3,
+        -1.791_128_1e-4,
+        1.940_411_2e-2,
+        -1.028_764_5e-1,
+        -6.366_011_8e-1,
+        -1.283_803e-1,
+    ];
+    let e = exp_near(poly(t, c).fma(t, t.neg()));
+    V::pick(x.less(V::all(0.0)), e, V::all(2.0).sub(e))
+}
+
+/// Below this Phi is less than 1e-12 and counts as zero.
+const PHI_ZERO: f32 = -7.07;
+
+/// x Phi(x).
+#[inline(always)]
+pub fn gelu<V: Lanes>(x: V) -> V {
+    let y = V::all(0.5).mul(x).mul(twice_phi(x));
+    V::pick(x.less(V::all(PHI_ZERO)), V::all(0.0), y)
 }
 
 /// The derivative of `gelu`: Phi(x) + x phi(x).
 #[inline(always)]
-pub fn gelu_grad(x: f32) -> f32 {
-    let z = x * std::f32::consts::FRAC_1_SQRT_2;
-    let t = z.abs();
-    let e = erfc_far(t);
-    let far = pick(z < 0.0, e, 2.0 - e);
-    let twice = pick(t > ERF_NEAR, far, 1.0 + erf_near(z));
-    let twice = pick(z < -5.0, 0.0, twice);
-    let bell = exp_below(-0.5 * x * x) * 0.398_942_3;
+pub fn gelu_grad<V: Lanes>(x: V) -> V {
+    let bell = exp_below(V::all(-0.5).mul(x).mul(x)).mul(V::all(0.398_942_3));
     // Far out the bell is zero, and infinity times that would be NaN.
-    0.5 * twice + pick(bell == 0.0, 0.0, x * bell)
+    let slope = V::pick(bell.same(V::all(0.0)), V::all(0.0), x.mul(bell));
+    let phi = V::pick(x.less(V::all(PHI_ZERO)), V::all(0.0), V::all(0.5).mul(twice_phi(x)));
+    phi.add(slope)
 }
 
 /// (quadrant, r) with x = quadrant * pi / 2 + r, for |x| < 2^30.

@@ -2,6 +2,7 @@
 
 mod attend;
 pub mod attention;
+mod chain;
 mod collective;
 pub(crate) mod convert;
 mod fold;
@@ -9,6 +10,7 @@ mod halves;
 mod index;
 pub(crate) mod isa;
 mod kernel;
+mod lanes;
 mod lower;
 mod math;
 mod matmul;

@@ -14,8 +14,8 @@ use sys::cublasLtMatrixLayoutAttribute_t as LayoutWhat;
 
 /// The most scratch memory an algorithm may take: what the library advises for Hopper.
 const WORKSPACE: usize = 32 << 20;
-/// How many algorithms are asked for; the first that can run is taken.
-const CANDIDATES: usize = 8;
+/// How many algorithms are asked for; the first that can run is taken, or the fastest where they are measured.
+const CANDIDATES: usize = 16;
 
 /// An algorithm and its scratch memory.
 #[derive(Clone, Copy)]

@@ -209,9 +209,10 @@ impl Inner {
     ) -> Result<(), PlanError> {
         for i in which {
             let passes = passed.contains(&i);
-            let queued = if passes { Ok(()) } else { steps.enqueue(i, run, lane) };
-            let met = queued.and_then(|()| run.gang.map_or(Ok(()), |gang| gang.step(i, run, lane)));
             let ticks = run.ticks.filter(|_| !passes);
+            let begun = ticks.map_or(Ok(()), |ticks| ticks.begin(lane));
+            let queued = begun.and_then(|()| if passes { Ok(()) } else { steps.enqueue(i, run, lane) });
+            let met = queued.and_then(|()| run.gang.map_or(Ok(()), |gang| gang.step(i, run, lane)));
             let noted = met.and_then(|()| ticks.map_or(Ok(()), |ticks| ticks.done(i, steps, lane)));
             noted.map_err(|error| PlanError { instr: Some(self.plan.steps[i].instr), error })?;
         }

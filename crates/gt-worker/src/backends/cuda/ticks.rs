@@ -10,24 +10,34 @@ use gt_net::observe::StepTime;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// The points between the steps of a run that is queued one step after the other.
+/// The points before and after the steps of a run that is queued one step after the other.
 pub struct Ticks {
     device: Arc<Device>,
     start: Event,
-    /// The step that ends at each point, in order.
-    ends: Mutex<Vec<(u32, Event)>>,
+    /// The step that is being queued begins here.
+    begun: Mutex<Option<Event>>,
+    /// Steps with their points, in order.
+    steps: Mutex<Vec<(u32, Event, Event)>>,
 }
 
 impl Ticks {
     /// A run on this lane begins now.
     pub fn start(lane: &Lane) -> Result<Ticks> {
-        Ok(Ticks { device: lane.device.clone(), start: Event::timed(&lane.stream)?, ends: Mutex::default() })
+        let (device, start) = (lane.device.clone(), Event::timed(&lane.stream)?);
+        Ok(Ticks { device, start, begun: Mutex::default(), steps: Mutex::default() })
+    }
+
+    /// A step is about to be queued.
+    pub fn begin(&self, lane: &Lane) -> Result<()> {
+        *self.begun.lock() = Some(Event::timed(&lane.stream)?);
+        Ok(())
     }
 
     /// All work of a step is queued. Nothing is noted for one that leaves its work to another.
     pub fn done(&self, step: usize, steps: &Steps, lane: &Lane) -> Result<()> {
-        if !matches!(steps.list[step], Ready::Nothing) {
-            self.ends.lock().push((step as u32, Event::timed(&lane.stream)?));
+        let begun = self.begun.lock().take();
+        if let Some(begun) = begun.filter(|_| !matches!(steps.list[step], Ready::Nothing)) {
+            self.steps.lock().push((step as u32, begun, Event::timed(&lane.stream)?));
         }
         Ok(())
     }
@@ -35,28 +45,23 @@ impl Ticks {
     /// True if the device has done all of it.
     pub fn passed(&self) -> Result<bool> {
         self.device.enter()?;
-        self.ends.lock().last().map_or(Ok(true), |(_, end)| end.passed())
+        self.steps.lock().last().map_or(Ok(true), |(_, _, end)| end.passed())
     }
 
     /// Waits until it has.
     pub fn wait(&self) -> Result<()> {
         self.device.enter()?;
-        self.ends.lock().last().map_or(Ok(()), |(_, end)| end.wait())
+        self.steps.lock().last().map_or(Ok(()), |(_, _, end)| end.wait())
     }
 
     /// Each step that did something: when it began, in seconds since the run did, and how long it took. The device must be
     /// done with all of it.
     pub fn times(&self) -> Vec<(u32, f64, f64)> {
-        let mut at = 0.0;
-        let ends = self.ends.lock();
-        let since = |end: &Event| end.seconds_since(&self.start).max(0.0);
-        ends.iter()
-            .map(|(step, end)| {
-                let began = at;
-                at = since(end).max(at);
-                (*step, began, at - began)
-            })
-            .collect()
+        let steps = self.steps.lock();
+        let times = steps.iter().map(|(step, begun, end)| {
+            (*step, begun.seconds_since(&self.start).max(0.0), end.seconds_since(begun).max(0.0))
+        });
+        times.collect()
     }
 
     /// Tells the clock.

@@ -1,0 +1,279 @@
+//! What a training step of Qwen3-0.6B on 72 workers costs the dispatcher: dividing it when it is new, and passing it on
+//! when it comes again. The workers are simulated; the dispatcher is the real one, and so is the division.
+//!
+//! cargo run --release -p gt-dispatcher --example plan72 -- [workers] [steps]
+
+mod qwen3;
+
+use gt_dispatcher::shard::{Ask, divide};
+use gt_dispatcher::{Action, Config, Event, Machine};
+use gt_ir::signal::{Lay, Mark, MeshAxis, SignalSpec};
+use gt_ir::{Input, Instr, Op, Program, Scalar, Structure, TensorId};
+use gt_net::msg::{Batch, ClientMsg, Run, SessionId, WorkerCmd, WorkerId, WorkerInfo, WorkerMsg};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+const TRAINER: SessionId = SessionId(1);
+const OTHER: SessionId = SessionId(2);
+
+/// Qwen3-0.6B.
+const SMALLEST: qwen3::Sizes = qwen3::Sizes {
+    layers: 28,
+    hidden: 1024,
+    inner: 3072,
+    heads: 16,
+    key_heads: 8,
+    head: 128,
+    vocab: 151_936,
+    batch: 72,
+    length: 512,
+};
+
+/// The machine, its simulated workers, and the time that steps of the machine took.
+struct Cluster {
+    machine: Machine,
+    spent: Duration,
+    longest: Duration,
+    /// Programs that workers have and have not run.
+    sent: Vec<(WorkerId, SessionId, u64)>,
+    plans: Vec<(u64, Arc<Ask>)>,
+}
+
+impl Cluster {
+    fn new(workers: u32, shard: bool) -> Cluster {
+        let machine = Machine::new(Config::default());
+        let (sent, plans) = (Vec::new(), Vec::new());
+        let mut cluster = Cluster { machine, spent: Duration::ZERO, longest: Duration::ZERO, sent, plans };
+        for i in 0..workers {
+            let info = WorkerInfo {
+                name: format!("w{i}"),
+                backend: "cuda".into(),
+                device: "simulated".into(),
+                threads: 1,
+                memory: 80 << 30,
+                endpoint: None,
+                ticket_key: [0; 16],
+                process: gt_net::process::Process::this(),
+                gangs: true,
+            };
+            cluster.step(Event::WorkerUp { worker: WorkerId(i), info });
+        }
+        let vars = vec![("GT_AUTO_SHARD".to_string(), "1".to_string())];
+        let vars = if shard { vars } else { Vec::new() };
+        cluster.step(Event::ClientUp { session: TRAINER, name: "trainer".into(), vars });
+        cluster.step(Event::ClientUp { session: OTHER, name: "other".into(), vars: Vec::new() });
+        cluster
+    }
+
+    fn step(&mut self, event: Event) {
+        let mut out = Vec::new();
+        let start = Instant::now();
+        self.machine.step(0, event, &mut out);
+        let took = start.elapsed();
+        self.spent += took;
+        self.longest = self.longest.max(took);
+        for action in out {
+            match action {
+                Action::ToWorker(worker, WorkerCmd::Gang { session, run, .. }) => {
+                    self.sent.push((worker, session, run.seq));
+                }
+                Action::ToWorker(worker, WorkerCmd::Batch { session, batch }) => {
+                    self.sent.extend(batch.runs.iter().map(|run| (worker, session, run.seq)));
+                }
+                Action::Plan { ask, program } => self.plans.push((ask, program)),
+                _ => {}
+            }
+        }
+    }
+
+    /// All workers run what they have.
+    fn work(&mut self) {
+        while !self.sent.is_empty() {
+            for (worker, session, seq) in std::mem::take(&mut self.sent) {
+                let message = WorkerMsg::Update {
+                    session,
+                    finished: vec![seq],
+                    values: Vec::new(),
+                    failures: Vec::new(),
+                    spared: Vec::new(),
+                    compiled: Vec::new(),
+                    session_bytes: 0,
+                };
+                self.step(Event::Worker(worker, message));
+            }
+        }
+    }
+
+    fn send(&mut self, session: SessionId, seq: u64, program: Program) {
+        let runs = vec![Run { seq, program, prefix: None }];
+        self.step(Event::Client(session, ClientMsg::Batch(Batch { runs, ..Batch::default() })));
+    }
+
+    /// Divides what is asked for, on a thread of its own; gives the time that took. Meanwhile another session works.
+    fn plan(&mut self, other: &mut Other) -> Duration {
+        let mut took = Duration::ZERO;
+        while let Some((ask, program)) = self.plans.pop() {
+            let (done, answer) = channel();
+            let asked = program.clone();
+            let thread = std::thread::spawn(move || {
+                let start = Instant::now();
+                let result = divide(&asked).map(|d| d.map(Arc::new));
+                let _ = done.send((result, start.elapsed()));
+            });
+            let (result, time) = self.wait(&answer, other);
+            let _ = thread.join();
+            took += time;
+            self.step(Event::Planned { ask, result });
+        }
+        took
+    }
+
+    fn wait<T>(&mut self, answer: &Receiver<T>, other: &mut Other) -> T {
+        loop {
+            match answer.try_recv() {
+                Ok(answer) => return answer,
+                Err(_) => other.step(self),
+            }
+        }
+    }
+}
+
+/// A session with small programs, each of which waits for the one before.
+#[derive(Default)]
+struct Other {
+    seq: u64,
+    longest: Duration,
+}
+
+impl Other {
+    fn step(&mut self, cluster: &mut Cluster) {
+        let start = Instant::now();
+        self.seq += 1;
+        cluster.send(OTHER, self.seq, fills(&[gt_ir::Ty::new(gt_ir::DType::F32, [16])], self.seq << 32));
+        cluster.work();
+        self.longest = self.longest.max(start.elapsed());
+    }
+}
+
+/// A program that fills tensors of these types, numbered from `first` on.
+fn fills(types: &[gt_ir::Ty], first: u64) -> Program {
+    let fill = |ty: &gt_ir::Ty| Instr {
+        op: Op::Full { shape: ty.shape.clone(), dtype: ty.dtype },
+        args: smallvec::smallvec![gt_ir::Arg::Const(Scalar::Int(0).to_dtype(ty.dtype))],
+    };
+    let structure = Structure {
+        instrs: types.iter().map(fill).collect(),
+        outs: (0..types.len() as u32).collect(),
+        ..Structure::default()
+    };
+    let outs = (0..types.len() as u64).map(|k| TensorId(first + k)).collect();
+    let (inputs, slots, frees) = (Vec::new(), Vec::new(), Vec::new());
+    Program { key: structure.key(), structure: Arc::new(structure), inputs, outs, slots, frees }
+}
+
+/// A mesh of machines of eight: batches over machines and over the workers of each, the products within them.
+fn grid(workers: u32) -> SignalSpec {
+    let axis = |name: &str, size: u32| MeshAxis { name: name.into(), size };
+    SignalSpec {
+        name: "grid".into(),
+        axes: vec![axis("data", workers / 8), axis("model", 8)],
+        lays: vec![Lay::Split(0), Lay::Whole],
+        ..SignalSpec::default()
+    }
+}
+
+fn measure(name: &str, workers: u32, steps: u64, signal: Option<SignalSpec>) {
+    let mut structure = qwen3::step(&SMALLEST).expect("the step");
+    let types: Vec<gt_ir::Ty> = structure.inputs.iter().map(|i: &Input| i.ty.clone()).collect();
+    let mut cluster = Cluster::new(workers, signal.is_none());
+    if let Some(spec) = signal {
+        // The token ids lie as the signal says.
+        let ids =
+            structure.instrs.iter().position(|i| matches!(i.op, Op::Take { .. })).expect("the embedding");
+        let value = structure.starts()[ids];
+        structure.marks = vec![Mark { value, signal: 0, firm: true }];
+        cluster.step(Event::Client(TRAINER, ClientMsg::Signals { specs: vec![spec] }));
+    }
+    let mut other = Other::default();
+    let mut first = 1 << 20;
+    let mut made = fills(&types, first);
+    if let Some(mark) = structure.marks.first() {
+        let mut whole = (*made.structure).clone();
+        whole.marks = vec![Mark { value: 0, firm: false, ..*mark }];
+        (made.key, made.structure) = (whole.key(), Arc::new(whole));
+    }
+    cluster.send(TRAINER, 1, made);
+    cluster.plan(&mut other);
+    cluster.work();
+    let (instrs, outs) = (structure.instrs.len(), structure.outs.len() as u64);
+    let key = structure.key();
+    let structure = Arc::new(structure);
+    let mut times = Vec::new();
+    let mut planning = Duration::ZERO;
+    let mut inputs: Vec<TensorId> = (0..types.len() as u64).map(|k| TensorId(first + k)).collect();
+    for step in 0..steps {
+        first += 1 << 20;
+        let outs: Vec<TensorId> = (0..outs).map(|k| TensorId(first + k)).collect();
+        let (slots, frees) = (Vec::new(), Vec::new());
+        let program = Program {
+            structure: structure.clone(),
+            key,
+            inputs: inputs.clone(),
+            outs: outs.clone(),
+            slots,
+            frees,
+        };
+        if step == 0 {
+            (cluster.longest, other.longest) = (Duration::ZERO, Duration::ZERO);
+        }
+        cluster.spent = Duration::ZERO;
+        cluster.send(TRAINER, step + 2, program);
+        let planned = cluster.plan(&mut other);
+        if step == 0 {
+            planning = planned;
+        }
+        cluster.work();
+        if step == 0 {
+            let ms = |t: Duration| t.as_secs_f64() * 1e3;
+            println!(
+                "{name}: {instrs} instructions, {} tensors in, divided over {workers} workers in {:.0} ms on the side",
+                inputs.len(),
+                ms(planning)
+            );
+            println!(
+                "  meanwhile the longest turn of the dispatcher took {:.2} ms, of another session {:.2} ms",
+                ms(cluster.longest),
+                ms(other.longest)
+            );
+        } else {
+            times.push(cluster.spent.as_secs_f64() * 1e6 / workers as f64);
+        }
+        // Ids, targets and angles stay; parameters and their states are those of the last step.
+        let states = inputs.len() - 4;
+        let params = states / 3;
+        for k in 0..params {
+            inputs[4 + k] = outs[3 * k];
+            inputs[4 + params + 2 * k] = outs[3 * k + 1];
+            inputs[4 + params + 2 * k + 1] = outs[3 * k + 2];
+        }
+    }
+    times.sort_by(f64::total_cmp);
+    if let Some(median) = times.get(times.len() / 2) {
+        println!(
+            "  a repeated step: {median:.2} us of the dispatcher's time per worker (median of {}, least {:.2})",
+            times.len(),
+            times[0]
+        );
+    }
+}
+
+fn main() {
+    let mut args = std::env::args().skip(1).map_while(|a| a.parse().ok());
+    let workers = args.next().unwrap_or(72) as u32;
+    let steps = args.next().unwrap_or(100);
+    measure("one axis", workers, steps, None);
+    if workers.is_multiple_of(8) {
+        measure("machines of eight", workers, steps, Some(grid(workers)));
+    }
+}

@@ -1,0 +1,116 @@
+//! A step of Qwen3 on meshes of several axes: data parallel along one, tensor parallel along the other.
+
+use super::parts::{cut, run_parts, whole};
+use super::qwen3::{Sizes, step};
+use gt_dispatcher::shard::{Ask, Asked, Costs, Divided, divide};
+use gt_ir::host::close;
+use gt_ir::layout::{Layout, Layouts, place};
+use gt_ir::sample::Rng;
+use gt_ir::{DType, HostTensor, Op, Scalar, Structure, Ty, reference};
+use std::sync::Arc;
+
+const SIZES: Sizes = Sizes {
+    layers: 2,
+    hidden: 16,
+    inner: 24,
+    heads: 4,
+    key_heads: 2,
+    head: 4,
+    vocab: 19,
+    batch: 6,
+    length: 5,
+};
+
+/// How the inputs of a step lie along an axis for data parallel: batches split, all else whole.
+fn data(s: &Structure) -> Vec<Layout> {
+    (0..s.inputs.len()).map(|v| if v < 2 { Layout::Split(0) } else { Layout::Whole }).collect()
+}
+
+/// And for tensor parallel: the first products of each pair split by their outputs, the second ones by their inputs.
+fn tensor(s: &Structure, layers: usize) -> Vec<Layout> {
+    use Layout::{Split, Whole};
+    let products = [Split(0), Split(0), Split(0), Split(1), Split(0), Split(0), Split(1)];
+    let layer = [Whole; 4].into_iter().chain(products);
+    let params: Vec<Layout> =
+        [Whole].into_iter().chain((0..layers).flat_map(|_| layer.clone())).chain([Whole]).collect();
+    let states = params.iter().flat_map(|l| [*l, *l]);
+    let all: Vec<Layout> = [Whole; 4].into_iter().chain(params.iter().copied()).chain(states).collect();
+    assert_eq!(all.len(), s.inputs.len());
+    all
+}
+
+/// The step divided over a mesh on whose axes its inputs lie so; parameters stay as they lie.
+fn divided(sizes: &Sizes, shape: &[usize], axes: &[Vec<Layout>]) -> (Ask, Divided) {
+    let structure = Arc::new(step(sizes).unwrap());
+    let types: Arc<[Ty]> = structure.check().unwrap().into();
+    let inputs: Vec<Layouts> =
+        (0..structure.inputs.len()).map(|v| axes.iter().map(|axis| axis[v]).collect()).collect();
+    let params = (structure.outs.len() - 1) / 3;
+    // Results come as parameter, mean, square.
+    let fixed = |k: usize| -> (u32, Asked) {
+        (structure.outs[k], inputs[4 + k / 3].iter().copied().map(Some).collect())
+    };
+    let ask = Ask {
+        fixed: (0..3 * params).map(fixed).collect(),
+        at_home: vec![false; inputs.len()],
+        structure,
+        types,
+        inputs,
+        must: true,
+        shape: shape.to_vec(),
+        costs: Costs::cpu(1).signalled(),
+    };
+    let divided = divide(&ask).unwrap().expect("signals say so");
+    (ask, divided)
+}
+
+/// Values where a wrong answer shows, and numbers of tokens.
+fn inputs(structure: &Structure, vocab: usize) -> Vec<HostTensor> {
+    let mut rng = Rng::new(7);
+    let draw = |(v, input): (usize, &gt_ir::Input)| {
+        let numel = input.ty.shape.numel();
+        let squares = v >= 4 && input.ty.dtype == DType::F32;
+        let mut number = |_| match input.ty.dtype {
+            DType::I64 => Scalar::Int(rng.below(vocab) as i64),
+            _ if squares => Scalar::Float(0.05 + rng.below(1000) as f64 / 1000.0),
+            _ => Scalar::Float(rng.below(2000) as f64 / 1000.0 - 1.0),
+        };
+        HostTensor::from_scalars(&input.ty, (0..numel).map(&mut number).collect::<Vec<_>>().into_iter())
+    };
+    structure.inputs.iter().enumerate().map(draw).collect()
+}
+
+fn equals_the_whole(shape: &[usize], axes: &[Vec<Layout>]) {
+    let (ask, divided) = divided(&SIZES, shape, axes);
+    let given = inputs(&ask.structure, SIZES.vocab);
+    let expected = reference::run(&ask.structure, &given, &[]).unwrap();
+    let parts: Vec<_> = divided
+        .parts
+        .iter()
+        .enumerate()
+        .map(|(rank, local)| {
+            let place = place(shape, rank);
+            let held = given.iter().zip(&ask.inputs).map(|(x, l)| cut(x, l, &place)).collect();
+            (local.structure.clone(), local.bind(&[]).unwrap(), held)
+        })
+        .collect();
+    let held = run_parts(shape, &parts).unwrap();
+    for (k, want) in expected.iter().enumerate() {
+        let pieces: Vec<HostTensor> = held.iter().map(|h| h[k].clone()).collect();
+        let got = whole(shape, &pieces, &divided.outs[k]).unwrap();
+        close(&got, want, 1e-4, 1e-5).unwrap_or_else(|e| panic!("{shape:?}, result {k}: {e}"));
+    }
+}
+
+#[test]
+fn a_hybrid_step_equals_the_whole() {
+    let structure = step(&SIZES).unwrap();
+    let (data, tensor) = (data(&structure), tensor(&structure, SIZES.layers));
+    let fsdp: Vec<Layout> =
+        (0..data.len()).map(|v| if v == 2 || v == 3 { Layout::Whole } else { Layout::Split(0) }).collect();
+    equals_the_whole(&[2, 2], &[data.clone(), tensor.clone()]);
+    equals_the_whole(&[3, 2], &[fsdp.clone(), tensor.clone()]);
+    equals_the_whole(&[2, 2, 2], &[data.clone(), fsdp, tensor]);
+    equals_the_whole(&[2, 4], &[data.clone(), data]);
+    assert!(structure.instrs.iter().any(|i| matches!(i.op, Op::Adam { .. })));
+}
