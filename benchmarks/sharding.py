@@ -360,7 +360,9 @@ def options(doc):
     parser.add_argument("--port", type=int, default=9000, help="port of the server")
     parser.add_argument("--workers", choices=["auto", "gpu", "cpu"], default="auto", help="what the workers run on")
     parser.add_argument("--threads", type=int, help="threads of each CPU worker; by default the cores are divided")
-    parser.add_argument("--scale", type=float, help="factor of all sizes; by default 1, and 0.25 on CPUs")
+    parser.add_argument(
+        "--scale", type=float, help="factor of all sizes; by default 1, on CPUs 0.25, or 0.5 from 8 cores on"
+    )
     parser.add_argument("--iterations", type=int, help="runs per row, of which the fastest counts")
     parser.add_argument("--kinds", nargs="+", choices=list(TITLES), default=list(TITLES), help="which tables")
     parser.add_argument("--download", action="store_true", help="include the download of each result")
@@ -374,7 +376,8 @@ def options(doc):
         parser.error("--gpus: expected numbers from 1 on")
     if args.threads is None:
         args.threads = max(1, len(os.sched_getaffinity(0)) // args.gpus[-1])
-    args.scale = args.scale or (1.0 if args.workers == "gpu" else 0.25)
+    on_cpus = 0.5 if len(os.sched_getaffinity(0)) >= 8 else 0.25
+    args.scale = args.scale or (1.0 if args.workers == "gpu" else on_cpus)
     args.iterations = args.iterations or (3 if args.quick else 5)
     return args
 

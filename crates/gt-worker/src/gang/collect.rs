@@ -80,6 +80,9 @@ struct Cut {
     len: usize,
 }
 
+/// Takes the cuts of a round, and what each rank shows of them.
+type TakeCuts<'a> = &'a mut dyn FnMut(&[Cut], &[Vec<&[u8]>]);
+
 /// The result of an operand, of which tasks write disjoint parts.
 #[derive(Clone, Copy)]
 struct Out(*mut u8, usize);
@@ -110,12 +113,7 @@ struct On<'a> {
 impl On<'_> {
     /// Shows `mine` in as many rounds as the road needs; `take` gets the cuts of a round and what each rank shows of
     /// them.
-    fn rounds(
-        &self,
-        mine: &[&[u8]],
-        want: Want,
-        take: &mut dyn FnMut(&[Cut], &[Vec<&[u8]>]),
-    ) -> Result<(), PlanError> {
+    fn rounds(&self, mine: &[&[u8]], want: Want, take: TakeCuts) -> Result<(), PlanError> {
         let (n, most) = (self.comm.size(), self.comm.most());
         if most == usize::MAX {
             let all: Vec<Cut> = (0..mine.len()).map(|k| Cut { k, at: 0, len: usize::MAX }).collect();

@@ -1,11 +1,11 @@
 //! Workers of one process meet in its memory: each shows where its bytes lie, and the others read them there.
 
+use super::table::{Shown, Table};
 use super::ties::Ties;
 use super::{Communicator, Group, Take, Want};
 use crate::backend::PlanError;
 use gt_ir::Error;
-use gt_net::spin;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -57,30 +57,6 @@ struct Shared {
     left: usize,
 }
 
-/// Where the ranks of one group put what they show.
-struct Table {
-    state: Mutex<Round>,
-    changed: Condvar,
-    /// Rounds to which all have come, and those that are over: for whoever looks without the lock.
-    full: AtomicU64,
-    over: AtomicU64,
-}
-
-/// A buffer of another thread.
-#[derive(Clone, Copy)]
-struct Shown(*const u8, usize);
-
-// SAFETY: whoever shows a buffer keeps it as it is until all have looked (`Seat::share`).
-unsafe impl Send for Shown {}
-
-#[derive(Default)]
-struct Round {
-    number: u64,
-    shown: Vec<Option<Vec<Shown>>>,
-    here: usize,
-    done: usize,
-}
-
 /// One rank's seat in a gang. Leaving it tells the others if the rank failed.
 pub struct Seat {
     name: Name,
@@ -99,6 +75,7 @@ struct Ranked {
     group: usize,
     rank: usize,
     size: usize,
+    round: AtomicU64,
 }
 
 /// Along each axis: the group a rank belongs to, its place in it, and how many are in it.
@@ -121,7 +98,10 @@ impl Seat {
         let n: usize = shape.iter().product();
         let mut meetings = meetings();
         let meeting = meetings.entry(name).or_insert_with(|| Meeting::new(mesh, shape)).clone();
-        let ranked = |axis, group, rank, size| Ranked { meeting: meeting.clone(), axis, group, rank, size };
+        let ranked = |axis, group, rank, size| {
+            let (meeting, round) = (meeting.clone(), AtomicU64::new(0));
+            Ranked { meeting, axis, group, rank, size, round }
+        };
         let axes = places(shape, rank).into_iter().enumerate();
         let axes = axes.map(|(axis, (group, place, size))| ranked(axis, group, place, size)).collect();
         let all = ranked(shape.len(), 0, rank, n);
@@ -190,28 +170,19 @@ impl Group for Seat {
 impl Meeting {
     fn new(mesh: u64, shape: &[usize]) -> Arc<Meeting> {
         let n: usize = shape.iter().product();
-        let table = |size: usize| {
-            let round = Round { shown: (0..size).map(|_| None).collect(), ..Round::default() };
-            let (full, over) = (AtomicU64::new(0), AtomicU64::new(0));
-            Table { state: Mutex::new(round), changed: Condvar::new(), full, over }
-        };
-        let along = |size: usize| (0..n / size.max(1)).map(|_| table(size)).collect();
+        let along = |size: usize| (0..n / size.max(1)).map(|_| Table::new(size)).collect();
         let tables = shape.iter().copied().chain([n]).map(along).collect();
         Arc::new(Meeting { mesh, tables, state: Mutex::default(), failed: AtomicBool::new(false) })
     }
 
     fn fail(&self, error: &PlanError) {
         self.state.lock().broken.get_or_insert_with(|| error.clone());
-        self.failed.store(true, Ordering::Release);
-        for table in self.tables.iter().flatten() {
-            // Under its lock, so that nobody misses it between looking and sleeping.
-            let _round = table.state.lock();
-            table.changed.notify_all();
-        }
+        self.failed.store(true, Ordering::SeqCst);
+        self.tables.iter().flatten().for_each(Table::wake);
     }
 
     fn broken(&self) -> Option<PlanError> {
-        if self.failed.load(Ordering::Acquire) { self.state.lock().broken.clone() } else { None }
+        if self.failed.load(Ordering::SeqCst) { self.state.lock().broken.clone() } else { None }
     }
 }
 
@@ -225,57 +196,33 @@ impl Communicator for Ranked {
     }
 
     fn share(&self, mine: &[&[u8]], want: Want, take: Take) -> Result<(), PlanError> {
-        let table = &self.meeting.tables[self.axis][self.group];
-        let mut round = table.state.lock();
         if let Some(error) = self.meeting.broken() {
             return Err(error);
         }
-        let number = round.number;
-        round.shown[self.rank] = Some(mine.iter().map(|b| Shown(b.as_ptr(), b.len())).collect());
-        round.here += 1;
-        if round.here == self.size {
-            table.full.store(number + 1, Ordering::Release);
-            table.changed.notify_all();
-        } else {
-            // Most often the others are near: looking costs less than sleeping.
-            let come = || table.full.load(Ordering::Acquire) > number;
-            let failed = || self.meeting.failed.load(Ordering::Acquire);
-            MutexGuard::unlocked(&mut round, || spin::for_a_moment(|| come() || failed()));
+        let table = &self.meeting.tables[self.axis][self.group];
+        let round = self.round.fetch_add(1, Ordering::Relaxed);
+        let shown = mine.iter().map(|b| Shown(b.as_ptr(), b.len())).collect();
+        if !table.come(round, self.rank, shown, || self.meeting.failed.load(Ordering::SeqCst)) {
+            let left = || PlanError { instr: None, error: Error::Runtime("the gang has failed".into()) };
+            return Err(self.meeting.broken().unwrap_or_else(left));
         }
-        while round.here < self.size {
-            if let Some(error) = self.meeting.broken() {
-                round.here -= 1;
-                round.shown[self.rank] = None;
-                return Err(error);
-            }
-            table.changed.wait(&mut round);
-        }
-        let shown: Vec<Vec<Shown>> = round.shown.iter().map(|s| s.clone().unwrap_or_default()).collect();
-        drop(round);
-        let looked = catch_unwind(AssertUnwindSafe(|| self.look(&shown, mine.len(), want, take)));
-        let mut round = table.state.lock();
-        round.done += 1;
-        if round.done == self.size {
-            *round = Round { number: number + 1, shown: vec![None; self.size], ..Round::default() };
-            table.over.store(number + 1, Ordering::Release);
-            table.changed.notify_all();
-        }
+        // SAFETY: all have come, and this rank leaves only below.
+        let looked = catch_unwind(AssertUnwindSafe(|| unsafe { self.look(table, mine.len(), want, take) }));
         // All ranks are here, so all will look and be done, also in a gang that has failed.
-        let over = || table.over.load(Ordering::Acquire) > number;
-        MutexGuard::unlocked(&mut round, || spin::for_a_moment(over));
-        while !over() {
-            table.changed.wait(&mut round);
-        }
-        drop(round);
+        table.leave(round);
         looked.unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
 
 impl Ranked {
     /// Calls `take` with what the others show.
-    fn look(&self, shown: &[Vec<Shown>], count: usize, want: Want, take: Take) -> Result<(), PlanError> {
-        let mut views: Vec<Vec<&[u8]>> = Vec::with_capacity(shown.len());
-        for (i, buffers) in shown.iter().enumerate() {
+    ///
+    /// # Safety
+    /// All ranks have come to the table, and this one has not left.
+    unsafe fn look(&self, table: &Table, count: usize, want: Want, take: Take) -> Result<(), PlanError> {
+        let mut views: Vec<Vec<&[u8]>> = Vec::with_capacity(self.size);
+        // SAFETY: as the caller promises.
+        for (i, buffers) in unsafe { table.shown() }.enumerate() {
             let mut seen: Vec<&[u8]> = Vec::with_capacity(count);
             for (k, Shown(at, len)) in buffers.iter().enumerate() {
                 // SAFETY: rank i waits in `share` until all ranks have looked, and does not write meanwhile.

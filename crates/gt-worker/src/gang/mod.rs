@@ -10,6 +10,7 @@ pub mod meeting;
 mod pack;
 pub mod post;
 pub(crate) mod seats;
+mod table;
 pub mod ties;
 mod window;
 
