@@ -169,10 +169,9 @@ impl Session {
                 self.link.upload_staged(id, ty.clone(), shm)?;
             }
             None => {
-                let mut bytes = crate::hostmem::take(data.len());
-                gt_net::copy::copy(&mut bytes, data);
+                let data = Some(crate::hostmem::sent(data));
                 let _order = self.outbox.lock();
-                self.send(ClientMsg::Upload { tensor: id, ty: ty.clone(), data: Some(Arc::new(bytes)) })?;
+                self.send(ClientMsg::Upload { tensor: id, ty: ty.clone(), data })?;
             }
         }
         Ok(Arc::new(ValueInner { id, ty, stream: stream.clone(), pos: SETTLED }))
