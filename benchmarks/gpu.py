@@ -37,6 +37,10 @@ class Side(training.Side):
         self.mode = name
         super().__init__("gt" if name == "gt" else "torch")
         if name == "gt":
+            # A worker of its own process takes a while to come.
+            begin = time.perf_counter()
+            while not self.lib.cuda.is_available() and "GT_SERVER" in os.environ and time.perf_counter() - begin < 20:
+                time.sleep(0.2)
             if not self.lib.cuda.is_available():
                 raise SystemExit("gpu: GT sees no CUDA device; `gt doctor` says why")
         else:
