@@ -24,10 +24,10 @@ const MAX_MEMBERS: usize = 48;
 /// More loads than this and a group is closed.
 const MAX_READS: usize = 20;
 /// Numbers that live on are computed at once where values of at least so many bytes follow (a value counts as 16 KiB at
-/// least), in groups of at most this size, and not more often than once in so many nodes.
+/// least), in groups of at most this size, and only so many of them.
 const MUCH: usize = 768 << 10;
 const SMALL: usize = 256 << 10;
-const APART: u32 = 8;
+const FEW: usize = 8;
 /// Values of at most this much work are computed again in a reduction rather than written and read.
 const CHEAP: usize = 8;
 
@@ -83,8 +83,8 @@ pub struct Schedule<'a> {
     pub held: Vec<bool>,
     /// Bytes of the values that follow each node.
     pub follow: Vec<usize>,
-    /// The last number that was computed at once.
-    pub parted: Option<u32>,
+    /// How many numbers were computed at once.
+    pub parted: usize,
 }
 
 /// In place of the reader where a value lives on.
@@ -142,7 +142,7 @@ pub fn schedule(
         kept: vec![false; graph.nodes.len()],
         held: vec![false; graph.nodes.len()],
         follow: follow(graph),
-        parted: None,
+        parted: 0,
     };
     for (i, input) in structure.inputs.iter().enumerate() {
         let storage = Storage { bytes: input.ty.bytes(), place: Place::Input(i as u32), reuse: None };
@@ -241,16 +241,15 @@ impl Schedule<'_> {
     }
 
     /// Computes a number at once that only lives on: whoever looks at it, as at a loss, need not wait for what comes
-    /// after. Where little comes after it nothing is gained, and a few such numbers in a row are better computed together.
+    /// after. Where little comes after it nothing is gained, and many such numbers are better computed together.
     fn part_with(&mut self, n: u32) {
         let graph = self.graph;
         let At::Open(g) = self.at[n as usize] else { return };
         let number = graph.nodes[n as usize].ty.shape.numel() <= 16 && self.left[n as usize] == 1;
         let space = self.groups[g as usize].shape.numel();
-        let first = self.parted.is_none_or(|last| n - last >= APART);
         let more = self.follow[n as usize] >= MUCH;
-        if number && space <= SMALL && first && more && graph.outs.contains(&n) {
-            self.parted = Some(n);
+        if number && space <= SMALL && self.parted < FEW && more && graph.outs.contains(&n) {
+            self.parted += 1;
             self.emit(g);
         }
     }

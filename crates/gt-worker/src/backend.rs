@@ -6,7 +6,7 @@ use gt_net::observe::{StepInfo, StepTime};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Dense memory of one tensor on a device.
 pub trait Memory: Send + Sync {
@@ -75,6 +75,8 @@ impl StepClock {
 pub struct Early<'a> {
     /// Their numbers among the live-outs.
     pub outs: &'a [usize],
+    /// So many of them are waited for; the others may be asked for soon, and are given where that costs nothing.
+    pub asked: usize,
     /// Takes the bytes of one, by its place in `outs`.
     pub give: &'a dyn Fn(usize, Box<dyn Pending<Arc<Vec<u8>>>>),
 }
@@ -186,6 +188,8 @@ impl HostBytes {
 pub trait Pending<T>: Send {
     /// Waits for it. Called on any thread, once.
     fn wait(self: Box<Self>) -> Result<T>;
+    /// True if nothing is left to wait for.
+    fn passed(&self) -> Result<bool>;
 }
 
 /// A device.
@@ -238,6 +242,8 @@ pub trait Backend: Send + Sync {
     fn mark(&self) -> Result<Box<dyn Pending<f64>>> {
         Ok(Box::new(Here(0.0)))
     }
+    /// A client is expected to work for about this long on the cores that the device may be using, or it is done (`None`).
+    fn leave_room(&self, _time: Option<Duration>) {}
     /// Why the device can do nothing any more, if so.
     fn broken(&self) -> Option<String> {
         None
@@ -254,5 +260,9 @@ pub struct Here<T>(pub T);
 impl<T: Send> Pending<T> for Here<T> {
     fn wait(self: Box<Self>) -> Result<T> {
         Ok(self.0)
+    }
+
+    fn passed(&self) -> Result<bool> {
+        Ok(true)
     }
 }

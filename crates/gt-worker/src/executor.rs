@@ -1,8 +1,8 @@
 //! The thread that runs programs: in order within a session, in turns between sessions.
 
-use crate::backend::{Buffer, Early, Plan, PlanError, StepClock};
+use crate::backend::{Buffer, Early, Pending, Plan, PlanError, StepClock};
 use crate::begun::{Begun, Rest};
-use crate::early::PATIENCE;
+use crate::early::{Looked, PATIENCE, Wanted};
 use crate::finish::Closing;
 use crate::gang::Group;
 use crate::gang::seats::Seated;
@@ -16,11 +16,10 @@ use crate::watched::Record;
 use crate::worker::{Core, State, Upload};
 use gt_ir::{Error, Program, Slot, Structure, TensorId, Ty};
 use gt_net::compiling::Compiling;
-use gt_net::msg::{Compiled, Failure, Fetch, Prefix, Run, SessionId, WorkerMsg};
+use gt_net::msg::{Bytes, Compiled, Failure, Fetch, Prefix, Run, SessionId, WorkerMsg};
 use gt_net::observe::{Detail, Timing};
 use gt_net::spin;
 use parking_lot::MutexGuard;
-use smallvec::SmallVec;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -47,7 +46,9 @@ enum Next {
 /// Who looks at a program while it runs.
 struct Look<'a> {
     detail: Detail,
-    early: Option<Early<'a>>,
+    wanted: Wanted,
+    /// Takes a live-out by its number, with the request for it if there is one.
+    take: &'a dyn Fn(usize, Option<u64>, Box<dyn Pending<Bytes>>),
 }
 
 /// What a program has come to.
@@ -141,12 +142,16 @@ impl Executor {
             }
         };
         let wanted = table.wanted(program);
+        let past = std::mem::take(&mut table.known);
         state.watched.running = Some((session, begin));
         drop(state);
+        drop(past);
         let core = self.core.clone();
-        let outs: SmallVec<[usize; 2]> = wanted.iter().map(|(out, _)| *out).collect();
-        let give = |k: usize, bytes| core.give(session, wanted[k].1, bytes);
-        let look = Look { detail, early: (!outs.is_empty()).then_some(Early { outs: &outs, give: &give }) };
+        let take = |out: usize, req: Option<u64>, bytes| match req {
+            Some(req) => core.give(session, req, bytes),
+            None => core.keep(session, program.outs[out], bytes),
+        };
+        let look = Look { detail, wanted, take: &take };
         let (early, (found, busy, outcome)) = match seat {
             Some(seat) => (false, self.together(session, how, program, &mut inputs.buffers, seat, detail)),
             None => match self.go_on(session, how, begun, program, &mut inputs.buffers) {
@@ -272,7 +277,7 @@ impl Executor {
         let start = Instant::now();
         let run = |made: &Made| {
             let group = seat.group()?;
-            let look = Look { detail, early: None };
+            let look = Look { detail, wanted: Wanted::new(), take: &|_, _, _| {} };
             let (outs, spent) = run_made(&core, session, made, inputs, &program.slots, &look, Some(group))?;
             Ok(Done { outs, types: made.outs.clone(), ops: made.ops.clone(), spent })
         };
@@ -525,7 +530,10 @@ fn run_made(
     look: &Look,
     group: Option<&dyn Group>,
 ) -> Result<(Vec<Buffer>, Spent), PlanError> {
-    let early = look.early.as_ref();
+    let looked = Looked::new(&look.wanted, &made.outs);
+    let give = |k: usize, bytes| (look.take)(looked.outs[k], looked.reqs.get(k).copied(), bytes);
+    let early = Early { outs: &looked.outs, asked: looked.reqs.len(), give: &give };
+    let early = (early.asked > 0).then_some(&early);
     if !made.timed.is_due() && look.detail < Detail::Kernels {
         let outs = run_plan(core, session, &*made.plan, inputs, slots, None, early, group)?;
         return Ok((outs, made.timed.known(&made.structure)));

@@ -3,12 +3,14 @@
 
 use crate::backend::Pending;
 use crate::early::PATIENCE;
-use crate::road::lost;
+use crate::road::{Job, lost};
 use crate::table::SessionTable;
 use crate::watched::Record;
 use crate::worker::Core;
 use gt_ir::{Result, TensorId};
 use gt_net::msg::{Bytes, Compiled, Failure, Payload, SessionId, Value, WorkerMsg};
+use gt_net::spin::{self, Habit};
+use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -71,6 +73,10 @@ impl SessionTable {
     }
 }
 
+/// How long a finisher looks for the end of the device's work without sleeping, and how long it sleeps at a time then.
+const AWAKE: Duration = Duration::from_millis(2);
+const NAP: Duration = Duration::from_micros(50);
+
 /// A session's thread.
 pub(crate) struct Finisher {
     todo: Sender<Closing>,
@@ -97,10 +103,12 @@ impl Finisher {
 /// answer to ride with: a step that looks at its loss costs one message here.
 fn finish_all(core: &Core, work: &Receiver<Closing>) {
     let mut untold: Option<Closing> = None;
+    let mut later = VecDeque::new();
+    let habit = Habit::default();
     loop {
-        let next = match untold {
-            None => work.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(_) => work.recv_timeout(PATIENCE),
+        let next = match later.pop_front() {
+            Some(next) => Ok(next),
+            None => next(work, &habit, untold.is_some()),
         };
         let rides = next.as_ref().is_ok_and(|next| !next.values.is_empty());
         if !rides && let Some(before) = untold.take() {
@@ -111,6 +119,7 @@ fn finish_all(core: &Core, work: &Receiver<Closing>) {
             Err(RecvTimeoutError::Timeout) => continue,
             Err(RecvTimeoutError::Disconnected) => return,
         };
+        close.attend(core, work, &mut later);
         close.settle(core);
         close.follow(untold.take());
         if close.may_wait && close.failures.is_empty() {
@@ -119,6 +128,23 @@ fn finish_all(core: &Core, work: &Receiver<Closing>) {
             close.tell(core);
         }
     }
+}
+
+/// The next end of a batch; the wait for it has an end where there is something `untold`.
+fn next(work: &Receiver<Closing>, habit: &Habit, untold: bool) -> Result<Closing, RecvTimeoutError> {
+    let begin = Instant::now();
+    let mut come = None;
+    spin::within(habit.awake(), || {
+        come = work.try_recv().ok();
+        come.is_some()
+    });
+    let next = match (come, untold) {
+        (Some(next), _) => Ok(next),
+        (None, false) => work.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        (None, true) => work.recv_timeout(PATIENCE),
+    };
+    habit.took(begin.elapsed());
+    next
 }
 
 /// Shares the time of a batch out among its programs, by their instructions; they are taken to have run one after the
@@ -141,6 +167,31 @@ impl Closing {
         self.tell(core);
     }
 
+    /// While the device is at its work, gives values that are there and keeps what else comes for later.
+    fn attend(&self, core: &Core, work: &Receiver<Closing>, later: &mut VecDeque<Closing>) {
+        let Some(Ok(mark)) = &self.done else { return };
+        let begin = Instant::now();
+        while let Ok(false) = mark.passed() {
+            let nap = if begin.elapsed() < AWAKE { Duration::ZERO } else { NAP };
+            match work.recv_timeout(nap) {
+                Ok(next) if next.is_there() => next.tell(core),
+                Ok(next) => later.push_back(next),
+                Err(RecvTimeoutError::Timeout) => std::thread::yield_now(),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// True if it is nothing but values that are there.
+    fn is_there(&self) -> bool {
+        let there = |(_, answer): &(u64, Result<Answer, Failure>)| match answer {
+            Ok(Answer::Coming(bytes)) => bytes.passed().unwrap_or(true),
+            Ok(Answer::Here(_)) | Err(_) => true,
+        };
+        let only = self.done.is_none() && self.finished.is_empty() && self.failures.is_empty();
+        only && !self.values.is_empty() && self.values.iter().all(there)
+    }
+
     /// Tells also what an earlier end has left to tell.
     fn follow(&mut self, before: Option<Closing>) {
         let Some(mut before) = before else { return };
@@ -151,7 +202,7 @@ impl Closing {
 
     /// Waits for the device's work, where it is only queued.
     fn settle(&mut self, core: &Core) {
-        let took = self.done.take().map(|mark| mark.and_then(|mark| mark.wait()));
+        let took = self.done.take().map(|mark| mark.and_then(Pending::wait));
         match took {
             Some(Ok(seconds)) => {
                 let mut state = core.state.lock();
@@ -213,17 +264,15 @@ impl Core {
                 }
             }
         }
-        match finishers.get(&close.session).map(|f| f.todo.clone()) {
-            Some(todo) => {
-                drop(finishers);
-                if let Err(back) = todo.send(close) {
-                    back.0.finish(self);
-                }
-            }
-            None => {
-                drop(finishers);
-                close.finish(self);
-            }
+        let todo = finishers.get(&close.session).map(|f| f.todo.clone());
+        drop(finishers);
+        let left = match todo {
+            Some(todo) => todo.send(close).err().map(|back| back.0),
+            None => Some(close),
+        };
+        if let Some(close) = left {
+            // Whoever calls may hold the lock of those who hear of it.
+            let _ = self.jobs.lock().send(Job::Finish(Box::new(close)));
         }
     }
 }

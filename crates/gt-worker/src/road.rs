@@ -1,7 +1,7 @@
 //! The worker's bytes on their way: values for clients, copies for other workers, uploads from both (C11).
 
 use crate::backend::{Buffer, HostBytes, PlanError};
-use crate::finish::Answer;
+use crate::finish::{Answer, Closing};
 use crate::gang::post::LETTER;
 use crate::gang::seats::Seated;
 use crate::plans::panic_text;
@@ -32,6 +32,8 @@ pub(crate) enum Job {
     },
     /// Tells the ranks of a gang that this one will not come: its session has ended.
     Excuse(Seated),
+    /// The end of a batch whose session has no thread for it.
+    Finish(Box<Closing>),
     Gauge,
     /// Bytes for the device.
     Upload(Box<Upload>),
@@ -66,6 +68,7 @@ pub(crate) fn run(core: &Core, jobs: &Receiver<Job>) {
                 let error = Error::Runtime("the session has ended".into());
                 seat.fail(&PlanError { instr: None, error });
             }
+            Job::Finish(close) => close.finish(core),
             Job::Gauge => (core.say)(WorkerMsg::Gauge(Box::new(core.gauge()))),
             Job::Recent { session } => (core.say)(core.recent(session)),
             Job::Stats { req } => {

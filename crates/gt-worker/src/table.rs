@@ -1,13 +1,13 @@
 //! What a worker holds for each session: its tensors, and the work that waits in order.
 
-use crate::backend::Buffer;
+use crate::backend::{Buffer, Pending};
 use crate::begun::Begun;
 use crate::watched::Record;
 use foldhash::fast::FixedState;
 use gt_ir::{Error, Program, TensorId, Ty};
 use gt_net::bulk::{Endpoint, Ticket};
 use gt_net::compiling::Compiling;
-use gt_net::msg::{Batch, Compiled, Failure, Fetch, Gang, Prefix, Run, WorkerId};
+use gt_net::msg::{Batch, Bytes, Compiled, Failure, Fetch, Gang, Prefix, Run, WorkerId};
 use gt_net::observe::Detail;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -78,6 +78,11 @@ pub struct SessionTable {
     pub compiled: Vec<Compiled>,
     /// A value of the batch that runs was given before its end.
     pub gave: bool,
+    /// When, and how long it took of late until the next programs came.
+    pub gave_at: Option<Instant>,
+    pub records_for: Option<Duration>,
+    /// Values of the last program that came with those given early, should somebody ask.
+    pub known: Vec<(TensorId, Box<dyn Pending<Bytes>>)>,
     /// What its client wants to see: what the worker does, and the plans it makes.
     pub watch: Watch,
     /// How its programs are compiled, where its client says so.
@@ -114,6 +119,7 @@ impl SessionTable {
 
     pub fn push_batch(&mut self, batch: Batch) {
         if !batch.runs.is_empty() {
+            self.note_recording();
             self.arrived.extend(std::iter::repeat_n(Instant::now(), batch.runs.len()));
         }
         self.queue.extend(batch.runs.into_iter().map(Item::Run));

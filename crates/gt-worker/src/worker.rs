@@ -224,10 +224,26 @@ impl Drop for Worker {
 }
 
 impl Core {
-    fn handle(&self, command: WorkerCmd) {
+    fn handle(self: &Arc<Core>, command: WorkerCmd) {
         let mut state = self.state.lock();
         match command {
-            WorkerCmd::Batch { session, batch } => state.session(session).push_batch(batch),
+            WorkerCmd::Batch { session, mut batch } => {
+                if !batch.runs.is_empty() {
+                    self.config.backend.leave_room(None);
+                }
+                let table = state.session(session);
+                let known = table.answer_known(session, &mut batch);
+                let asks = known.is_some() && batch.fetches.is_empty() && batch.frees.is_empty();
+                if !asks {
+                    table.push_batch(batch);
+                }
+                if let Some(known) = known {
+                    drop(state);
+                    self.finish_later(known);
+                    self.stir();
+                    return;
+                }
+            }
             WorkerCmd::Gang { session, gang, run } => {
                 state.gangs.push_back(gang.number);
                 let table = state.session(session);
@@ -341,6 +357,11 @@ impl Core {
             }
         }
         drop(state);
+        self.stir();
+    }
+
+    /// There may be something to do.
+    fn stir(&self) {
         self.told.fetch_add(1, Ordering::Release);
         self.wake.notify_one();
     }

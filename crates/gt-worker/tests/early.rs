@@ -15,24 +15,25 @@ use std::time::Duration;
 
 const S: SessionId = SessionId(1);
 
-/// A number first, then `tail` products of 256 x 256 that it has nothing to do with.
+/// Two numbers first, then `tail` products of 256 x 256 that have nothing to do with them.
 fn step(tail: usize) -> String {
     let mut out = "in TENSOR[0] f32[256, 256]\nin TENSOR[1] i64[4]\n".to_string();
     out += "TENSOR[2] := TAKE{dim=0} TENSOR[0] TENSOR[1]\n";
     out += "TENSOR[3] := SUM{dims=[0,1],keepdim=false} TENSOR[2]\n";
+    out += "TENSOR[4] := AMAX{dims=[0,1],keepdim=false} TENSOR[2]\n";
     let mut last = 0;
     for i in 0..tail {
-        out += &format!("TENSOR[{}] := MATMUL{{ta=false,tb=false}} TENSOR[{last}] TENSOR[0]\n", 4 + i);
-        last = 4 + i;
+        out += &format!("TENSOR[{}] := MATMUL{{ta=false,tb=false}} TENSOR[{last}] TENSOR[0]\n", 5 + i);
+        last = 5 + i;
     }
-    out + &format!("out TENSOR[3]\nout TENSOR[{last}]\n")
+    out + &format!("out TENSOR[3]\nout TENSOR[{last}]\nout TENSOR[4]\n")
 }
 
 fn program(tail: usize, inputs: [u64; 2], outs: [u64; 2]) -> Program {
     let structure = Arc::new(text::parse_structure(&step(tail)).unwrap());
-    let ids = |ids: [u64; 2]| ids.map(TensorId).to_vec();
-    let key = structure.key();
-    Program { structure, key, inputs: ids(inputs), outs: ids(outs), slots: vec![], frees: vec![] }
+    let (inputs, key) = (inputs.map(TensorId).to_vec(), structure.key());
+    let outs = [outs[0], outs[1], outs[0] + 1000].map(TensorId).to_vec();
+    Program { structure, key, inputs, outs, slots: vec![], frees: vec![] }
 }
 
 struct Rig {
@@ -47,8 +48,8 @@ impl Rig {
         let (tell, said) = channel();
         let config = WorkerConfig {
             name: "test".into(),
-            threads: 2,
-            backend: Arc::new(CpuBackend::new(Some(2))),
+            threads: 1,
+            backend: Arc::new(CpuBackend::on_cores(&[0])),
             compiling: Default::default(),
         };
         let rig = Rig { worker: Worker::start(config, Box::new(move |msg| drop(tell.send(msg)))), said };
@@ -147,7 +148,7 @@ fn a_program_that_fails_gives_nothing() {
 
 #[test]
 fn what_is_given_early_is_what_the_run_gives() {
-    let backend = CpuBackend::new(Some(2));
+    let backend = CpuBackend::on_cores(&[0]);
     let structure = Arc::new(text::parse_structure(&step(40)).unwrap());
     let types = structure.check().unwrap();
     let plan = backend.compile(&structure, &types, gt_worker::backend::Effort::Quick).unwrap();
@@ -163,8 +164,22 @@ fn what_is_given_early_is_what_the_run_gives() {
             given.borrow_mut().push((k, bytes.wait().unwrap()));
         };
         // The second is too large.
-        let early = Early { outs: &[0, 1], give: &give };
+        let early = Early { outs: &[0, 1], asked: 2, give: &give };
         let outs = plan.run_early(&mut vec![x, index], &[], None, &early).unwrap();
         assert_eq!(given.into_inner(), [(0, backend.download(&outs[0]).unwrap())]);
     }
+}
+
+#[test]
+fn a_number_that_is_asked_for_later_need_not_wait_either() {
+    let rig = Rig::start();
+    rig.batch(1, program(60, [1, 2], [10, 11]), &[10]);
+    assert_eq!(rig.hear().1[0].0, 10);
+    let fetches = vec![Fetch { req: 77, tensor: TensorId(1010) }];
+    let batch = Batch { fetches, ..Batch::default() };
+    rig.worker.handle(WorkerCmd::Batch { session: S, batch });
+    let (finished, values, _) = rig.hear();
+    assert_eq!((finished, values[0].0), (vec![], 77), "before its program has finished");
+    assert!((values[0].1.as_ref().unwrap() - 0.01).abs() < 1e-6);
+    assert_eq!(rig.hear().0, [1]);
 }

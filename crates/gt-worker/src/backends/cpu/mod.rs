@@ -30,6 +30,7 @@ use gt_compiler::CompileOptions;
 use gt_ir::{Error, Op, Result, Structure, Ty, bail};
 use memory::{CpuMemory, Pool};
 use std::sync::Arc;
+use std::time::Duration;
 use threads::Threads;
 
 /// This machine's processor as a device.
@@ -39,6 +40,8 @@ pub struct CpuBackend {
     options: CompileOptions,
     /// The cores its threads stay on.
     cores: Option<Vec<usize>>,
+    /// It uses all cores there are, so that clients of this machine have none of their own.
+    crowded: bool,
 }
 
 impl CpuBackend {
@@ -48,6 +51,8 @@ impl CpuBackend {
         let mut backend = CpuBackend::new(Some(1));
         backend.threads = Arc::new(Threads::pinned(cores));
         backend.cores = Some(cores.to_vec());
+        // Its threads stay where they are, and others go elsewhere.
+        backend.crowded = false;
         backend
     }
 
@@ -61,7 +66,21 @@ impl CpuBackend {
         let options = CompileOptions { takes, longest_row: LONGEST_ROW, ..options };
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let count = threads.map_or(cores, |n| n.max(1) as usize);
-        CpuBackend { pool: Pool::new(usable_memory()), threads: Threads::shared(count), options, cores: None }
+        CpuBackend {
+            pool: Pool::new(usable_memory()),
+            threads: Threads::shared(count),
+            options,
+            cores: None,
+            crowded: count >= cores,
+        }
+    }
+}
+
+impl CpuBackend {
+    /// True if values may be given while their programs run. Whoever goes on from them needs a core meanwhile, and one of
+    /// two is worth more than that gains.
+    fn gives_early(&self) -> bool {
+        !self.crowded || self.threads.count() > 2
     }
 }
 
@@ -133,7 +152,9 @@ impl Backend for CpuBackend {
     fn compile(&self, structure: &Arc<Structure>, types: &[Ty], effort: Effort) -> Result<Arc<dyn Plan>> {
         let options = CompileOptions { apart: effort == Effort::Apart, ..self.options };
         let plan = gt_compiler::compile(structure, types, options)?;
-        Ok(Arc::new(plan::CpuPlan::new(plan, structure.clone(), self.pool.clone(), self.threads.clone())))
+        let mut made = plan::CpuPlan::new(plan, structure.clone(), self.pool.clone(), self.threads.clone());
+        made.gives_early = self.gives_early();
+        Ok(Arc::new(made))
     }
 
     fn settle(&self) {
@@ -144,6 +165,12 @@ impl Backend for CpuBackend {
 
     fn gangs(&self) -> bool {
         true
+    }
+
+    fn leave_room(&self, time: Option<Duration>) {
+        if self.crowded {
+            self.threads.leave_one(time);
+        }
     }
 
     fn upload(&self, ty: &Ty, data: HostBytes) -> Result<Buffer> {

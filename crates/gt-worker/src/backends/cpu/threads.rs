@@ -28,8 +28,13 @@ struct Shared {
     /// Callers that will soon have another job.
     awake: AtomicUsize,
     stop: AtomicBool,
+    /// Until then, in nanoseconds since the start, the last helper leaves its core to others; 0 if it does not.
+    away: AtomicU64,
+    started: Instant,
     lock: Mutex<()>,
     wake: Condvar,
+    /// Told when the last helper is to come back.
+    back: Condvar,
     finished: Condvar,
 }
 
@@ -67,6 +72,13 @@ impl Shared {
         let claim = self.claim.load(Ordering::SeqCst);
         let mask = (1u64 << BITS) - 1;
         claim & mask < (claim >> BITS) & mask
+    }
+
+    /// How long the last helper is to stay away.
+    fn away(&self) -> Option<Duration> {
+        let until = self.away.load(Ordering::Relaxed);
+        let left = until.checked_sub(1)?.checked_sub(self.started.elapsed().as_nanos() as u64)?;
+        Some(Duration::from_nanos(left + 1))
     }
 
     fn rouse(&self) {
@@ -160,8 +172,11 @@ impl Threads {
             sleepers: AtomicUsize::new(0),
             awake: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
+            away: AtomicU64::new(0),
+            started: Instant::now(),
             lock: Mutex::new(()),
             wake: Condvar::new(),
+            back: Condvar::new(),
             finished: Condvar::new(),
         });
         let helpers = (1..count.max(1))
@@ -170,7 +185,7 @@ impl Threads {
                 let core = cores.map(|cores| cores[i]);
                 let work = move || {
                     core.into_iter().for_each(pin);
-                    help(&shared);
+                    help(&shared, i + 1 == count);
                 };
                 std::thread::Builder::new().name(format!("gt-cpu-{i}")).spawn(work).ok()
             })
@@ -204,6 +219,17 @@ impl Threads {
         self.shared.awake.fetch_add(1, Ordering::Relaxed);
         self.shared.rouse();
         Awake(&self.shared)
+    }
+
+    /// Leaves one core to others for a while, or takes it back (`None`).
+    pub fn leave_one(&self, time: Option<Duration>) {
+        let now = self.shared.started.elapsed();
+        let until = time.map_or(0, |time| (now + time).as_nanos() as u64);
+        let before = self.shared.away.swap(until, Ordering::Relaxed);
+        if until == 0 && before != 0 {
+            let _lock = self.shared.lock.lock();
+            self.shared.back.notify_all();
+        }
     }
 
     /// Runs `work(0..tasks)`, each once, on whatever threads are free. Which thread runs a task is left open. Tasks may
@@ -264,9 +290,17 @@ impl Drop for Finish<'_> {
     }
 }
 
-fn help(shared: &Shared) {
+/// The life of a helper. The last of them is the one that leaves its core to others.
+fn help(shared: &Shared, last: bool) {
+    let away = || if last { shared.away() } else { None };
     loop {
-        while let Some((_, i)) = shared.next() {
+        if away().is_some() {
+            let mut lock = shared.lock.lock();
+            while let Some(time) = away().filter(|_| !shared.stop.load(Ordering::SeqCst)) {
+                shared.back.wait_for(&mut lock, time);
+            }
+        }
+        while let Some((_, i)) = away().is_none().then(|| shared.next()).flatten() {
             let words = [shared.work[0].load(Ordering::Relaxed), shared.work[1].load(Ordering::Relaxed)];
             // SAFETY: the task is ours, so the caller still waits in `run`, and the closure it stored there lives.
             let work = unsafe { &*std::mem::transmute::<[usize; 2], *const (dyn Fn(usize) + Sync)>(words) };
@@ -284,7 +318,7 @@ fn help(shared: &Shared) {
             0 => LOOK,
             _ => LOOK_LONGER,
         };
-        if look(limit, || shared.has_work() || shared.stop.load(Ordering::Relaxed)) {
+        if look(limit, || shared.has_work() || shared.stop.load(Ordering::Relaxed) || away().is_some()) {
             if shared.stop.load(Ordering::SeqCst) {
                 return;
             }
@@ -308,6 +342,7 @@ impl Drop for Threads {
             let _lock = self.shared.lock.lock();
             self.shared.stop.store(true, Ordering::SeqCst);
             self.shared.wake.notify_all();
+            self.shared.back.notify_all();
         }
         for helper in self.helpers.drain(..) {
             let _ = helper.join();
@@ -379,6 +414,39 @@ mod tests {
             many.fetch_add(1, Ordering::Relaxed);
         });
         assert_eq!(many.into_inner(), MOST as u64 + 3);
+    }
+
+    #[test]
+    fn a_helper_that_is_away_comes_back() {
+        let threads = Threads::new(2);
+        let sum = AtomicU64::new(0);
+        let mine = std::thread::current().id();
+        for round in 0..50 {
+            let others = AtomicU64::new(0);
+            threads.leave_one(Some(Duration::from_secs(600)));
+            std::thread::sleep(Duration::from_millis(if round == 0 { 20 } else { 0 }));
+            threads.run(9, &|i| {
+                others.fetch_add((std::thread::current().id() != mine) as u64, Ordering::Relaxed);
+                sum.fetch_add(i as u64, Ordering::Relaxed);
+            });
+            // One that had begun to look for work may still have found some.
+            assert!(round > 0 || others.into_inner() == 0);
+            threads.leave_one(None);
+            threads.run(9, &|i| {
+                sum.fetch_add(i as u64, Ordering::Relaxed);
+            });
+        }
+        assert_eq!(sum.into_inner(), 50 * 2 * 36);
+        threads.leave_one(Some(Duration::from_millis(5)));
+        let start = Instant::now();
+        let both = AtomicU64::new(0);
+        while both.load(Ordering::Relaxed) == 0 {
+            assert!(start.elapsed() < Duration::from_secs(60), "the helper did not come back");
+            threads.run(2, &|_| {
+                both.fetch_add((std::thread::current().id() != mine) as u64, Ordering::Relaxed);
+                std::thread::sleep(Duration::from_millis(1));
+            });
+        }
     }
 
     #[test]

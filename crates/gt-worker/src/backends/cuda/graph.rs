@@ -66,6 +66,14 @@ struct Turn {
     gang: u64,
 }
 
+/// What a run has that the capture's last one had not; nothing by default.
+#[derive(Default)]
+struct Changed {
+    /// Per storage.
+    moved: Vec<bool>,
+    slots: bool,
+}
+
 /// The graph's own memory.
 struct Own {
     block: Option<Block>,
@@ -331,10 +339,10 @@ impl Graph {
         self.turns.retain(|turn| turn.gang == gang);
         let mut addresses = self.inside(run.addresses);
         let fits = self.turns.iter().position(|turn| turn.fits(shape, &addresses, run));
+        let mut changed = Changed::default();
         let at = match fits {
             Some(at) => {
-                let changed = self.turns[at].update(&self.steps, &addresses, run);
-                changed.inspect_err(|_| drop(self.turns.remove(at)))?;
+                changed = self.turns[at].adopt(&addresses, run);
                 at
             }
             None => {
@@ -362,12 +370,18 @@ impl Graph {
         };
         self.bring(plan, run, lane)?;
         self.turns[at].used = self.launches;
-        let turn = &self.turns[at];
         let mut midway = midway;
-        for (piece, exec) in turn.execs.iter().enumerate() {
-            match exec.launch(&lane.stream) {
-                Err(error) if piece > 0 => return Ok(Launched::Torn(error)),
-                launched => launched?,
+        for piece in 0..self.turns[at].execs.len() {
+            let turn = &self.turns[at];
+            // The second piece is made ready while the device is at the first.
+            let ready = turn.update(piece, &changed, &self.steps, run);
+            match ready.and_then(|()| turn.execs[piece].launch(&lane.stream)) {
+                Ok(()) => {}
+                Err(error) => {
+                    // Some launches may have other arguments than it says.
+                    self.turns.remove(at);
+                    return if piece > 0 { Ok(Launched::Torn(error)) } else { Err(error) };
+                }
             }
             let done = if piece == 0 { self.split.unwrap_or(0) } else { self.steps.list.len() };
             if let Some(midway) = midway.take_if(|midway| midway.after <= done)
@@ -456,23 +470,33 @@ impl Turn {
             && (!shape.slotted || self.slots == run.slots)
     }
 
-    /// Gives launches their new arguments.
-    fn update(&mut self, steps: &Steps, addresses: &[u64], run: &Bound) -> Result<()> {
+    /// Takes over the addresses and slots of a run; says what is other than before.
+    fn adopt(&mut self, addresses: &[u64], run: &Bound) -> Changed {
         let moved: Vec<bool> = addresses.iter().zip(&self.addresses).map(|(a, b)| a != b).collect();
         let slots = self.slots != run.slots;
         if !slots && !moved.contains(&true) {
-            return Ok(());
-        }
-        for (exec, node) in self.execs.iter().flat_map(|exec| exec.nodes.iter().map(move |n| (exec, n))) {
-            let launch = node.launch(steps);
-            if (slots && launch.slotted) || launch.storages.iter().any(|s| moved[*s as usize]) {
-                let scratch = if node.packs { run.workspace } else { run.scratch };
-                exec.set(node, launch, &Bound { addresses, scratch, ..*run })?;
-            }
+            return Changed::default();
         }
         self.addresses.copy_from_slice(addresses);
         self.slots.clear();
         self.slots.extend_from_slice(run.slots);
+        Changed { moved, slots }
+    }
+
+    /// Gives the launches of a piece their new arguments.
+    fn update(&self, piece: usize, changed: &Changed, steps: &Steps, run: &Bound) -> Result<()> {
+        if changed.moved.is_empty() {
+            return Ok(());
+        }
+        let exec = &self.execs[piece];
+        for node in &exec.nodes {
+            let launch = node.launch(steps);
+            let moved = || launch.storages.iter().any(|s| changed.moved[*s as usize]);
+            if (changed.slots && launch.slotted) || moved() {
+                let scratch = if node.packs { run.workspace } else { run.scratch };
+                exec.set(node, launch, &Bound { addresses: &self.addresses, scratch, ..*run })?;
+            }
+        }
         Ok(())
     }
 }

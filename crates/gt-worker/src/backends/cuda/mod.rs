@@ -190,6 +190,10 @@ impl Pending<Arc<Vec<u8>>> for Download {
     fn wait(self: Box<Self>) -> Result<Arc<Vec<u8>>> {
         self.finish()
     }
+
+    fn passed(&self) -> Result<bool> {
+        self.landed.as_ref().map_or(Ok(false), Landed::passed)
+    }
 }
 
 /// All work of a session up to a point.
@@ -204,6 +208,11 @@ impl Pending<f64> for Mark {
         self.lane.device.enter()?;
         self.end.wait()?;
         Ok(self.began.as_ref().map_or(0.0, |began| self.end.seconds_since(began)))
+    }
+
+    fn passed(&self) -> Result<bool> {
+        self.lane.device.enter()?;
+        self.end.passed()
     }
 }
 

@@ -285,7 +285,10 @@ impl Inner {
                 }
             }
             None => {
-                bind = self.bind(inputs, &lane, None).map_err(wrong)?;
+                // What is queued runs in order, so the memory of the plan's graph serves here too.
+                let arena = lane.kept.lock().graphs.arena(self.id);
+                let at = arena.as_ref().map(|a| a.address());
+                bind = self.bind(inputs, &lane, at).map_err(wrong)?;
                 let bound = run(&bind.addresses);
                 self.queue(&steps, 0..checked, &passed, &bound, &lane)?;
                 if checked > 0 {
@@ -310,7 +313,12 @@ impl Inner {
             let storage = self.plan.outs[out];
             let bytes = self.plan.storages[storage as usize].bytes;
             let after = self.plan.made_after(out).max(checked);
-            if after > 0 && bytes <= EARLY_BYTES && self.gains(after) {
+            let good = match k < early.asked {
+                true => after > 0 && bytes <= EARLY_BYTES && self.gains(after),
+                // What is not waited for yet comes along if it is there by then.
+                false => after <= due.after,
+            };
+            if good {
                 due.after = due.after.max(after);
                 due.values.push((k, storage, bytes));
             }

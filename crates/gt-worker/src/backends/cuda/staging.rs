@@ -173,26 +173,27 @@ impl Drop for Pinned {
 
 /// Bytes on their way to the host.
 pub struct Landed {
-    event: Event,
-    buffer: Option<Buffer>,
+    /// Taken by whoever waits.
+    coming: Option<(Event, Buffer)>,
     pinned: Arc<Pinned>,
 }
 
 impl Landed {
     pub fn new(event: Event, buffer: Buffer, pinned: Arc<Pinned>) -> Landed {
-        Landed { event, buffer: Some(buffer), pinned }
+        Landed { coming: Some((event, buffer)), pinned }
     }
 
     /// True if the bytes are there.
     pub fn passed(&self) -> Result<bool> {
-        self.event.passed()
+        self.pinned.device.enter()?;
+        self.coming.as_ref().map_or(Ok(true), |(event, _)| event.passed())
     }
 
     /// Waits for the first `bytes` bytes and gives them to `f`.
     pub fn wait<T>(mut self, bytes: usize, f: impl FnOnce(&[u8]) -> T) -> Result<T> {
         self.pinned.device.enter()?;
-        self.event.wait()?;
-        let Some(buffer) = self.buffer.take() else { return Ok(f(&[])) };
+        let Some((event, buffer)) = self.coming.take() else { return Ok(f(&[])) };
+        event.wait()?;
         let out = f(buffer.read(bytes));
         self.pinned.give(buffer);
         Ok(out)
@@ -209,14 +210,17 @@ impl Pending<Arc<Vec<u8>>> for Parcel {
     fn wait(self: Box<Self>) -> Result<Arc<Vec<u8>>> {
         self.landed.wait(self.bytes, |bytes| Arc::new(bytes.to_vec()))
     }
+
+    fn passed(&self) -> Result<bool> {
+        self.landed.passed()
+    }
 }
 
 impl Drop for Landed {
     fn drop(&mut self) {
-        let Some(buffer) = self.buffer.take() else { return };
-        // Nobody wants the bytes, but they are still coming.
-        if self.pinned.device.enter().is_ok() && self.event.wait().is_ok() {
-            self.pinned.give(buffer);
+        if let Some((event, buffer)) = self.coming.take() {
+            // Nobody wants the bytes, but they are still coming.
+            self.pinned.keep_until(event, buffer);
         }
     }
 }
