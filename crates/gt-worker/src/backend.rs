@@ -71,6 +71,9 @@ impl StepClock {
     }
 }
 
+/// A value's bytes on their way to the host.
+pub type Coming = Box<dyn Pending<Arc<Vec<u8>>>>;
+
 /// Live-outs that somebody waits for while their program still runs.
 pub struct Early<'a> {
     /// Their numbers among the live-outs.
@@ -78,7 +81,7 @@ pub struct Early<'a> {
     /// So many of them are waited for; the others may be asked for soon, and are given where that costs nothing.
     pub asked: usize,
     /// Takes the bytes of one, by its place in `outs`.
-    pub give: &'a dyn Fn(usize, Box<dyn Pending<Arc<Vec<u8>>>>),
+    pub give: &'a dyn Fn(usize, Coming),
 }
 
 /// Larger values are not given early.

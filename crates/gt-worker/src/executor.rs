@@ -1,6 +1,6 @@
 //! The thread that runs programs: in order within a session, in turns between sessions.
 
-use crate::backend::{Buffer, Early, Pending, Plan, PlanError, StepClock};
+use crate::backend::{Buffer, Coming, Early, Plan, PlanError, StepClock};
 use crate::begun::{Begun, Rest};
 use crate::early::{Looked, PATIENCE, Wanted};
 use crate::finish::Closing;
@@ -48,7 +48,7 @@ struct Look<'a> {
     detail: Detail,
     wanted: Wanted,
     /// Takes a live-out by its number, with the request for it if there is one.
-    take: &'a dyn Fn(usize, Option<u64>, Box<dyn Pending<Bytes>>),
+    take: &'a dyn Fn(usize, Option<u64>, Coming),
 }
 
 /// What a program has come to.
