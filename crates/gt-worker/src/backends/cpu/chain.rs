@@ -129,12 +129,18 @@ fn one(op: Unary) -> Option<One> {
     })
 }
 
-/// Cuts the ops of a kernel into units. `kept` says which registers a fold reads when the kernel is done.
-pub fn units(kernel: &mut Lowered, kept: Option<u16>) {
+/// Rows shorter than a block of registers are better taken together, op by op.
+const SHORT: usize = 64;
+
+/// Cuts the ops of a kernel into units. `kept` is the register that a fold reads when the kernel is done, `narrow` says that
+/// it does so in tiles too short for chains.
+pub fn units(kernel: &mut Lowered, kept: Option<u16>, narrow: bool) {
     let mut out = Vec::new();
+    let long = kernel.row_len == 1 || kernel.row_len >= SHORT;
+    let chains = isa::level() >= 3 && long && !narrow;
     let mut at = 0;
     while at < kernel.ops.len() {
-        let chain = if isa::level() >= 3 { chain(kernel, at, kept) } else { None };
+        let chain = if chains { chain(kernel, at, kept) } else { None };
         match chain {
             Some(chain) => {
                 at = chain.last;
@@ -148,6 +154,8 @@ pub fn units(kernel: &mut Lowered, kept: Option<u16>) {
     }
     if kernel.ahead {
         ask_ahead(&mut out, kernel);
+        // Without rows tiles are short, and only a chain asks at no cost.
+        kernel.ahead &= kernel.row_len > 1;
     }
     kernel.units = out;
 }
@@ -309,6 +317,10 @@ fn save(chain: &mut Chain, kernel: &mut Lowered, kept: Option<u16>) {
                 kernel.stores[s].done = true;
             }
         }
+        if let Some(s) = onto(kernel, i, kept) {
+            kernel.ops[i].direct = Some(s as u16);
+            kernel.stores[s].direct = true;
+        }
         // The next op of the chain has it at hand; all other readers find it in its tile.
         let next = (i + 1 < chain.last).then_some(i + 1);
         let read = |(k, op): (usize, &Op)| k > i && Some(k) != next && op.reads(out);
@@ -320,6 +332,22 @@ fn save(chain: &mut Chain, kernel: &mut Lowered, kept: Option<u16>) {
         }
     }
     chain.code = code;
+}
+
+/// The store that op `i` of a chain may write at once although its memory may be that of a load: block by block, what lies
+/// there has been read for the last time.
+fn onto(kernel: &Lowered, i: usize, kept: Option<u16>) -> Option<usize> {
+    let over = |load: &u16| {
+        kernel.ops[i + 1..].iter().all(|op| !op.reads(*load))
+            && kernel.stores.iter().all(|s| s.reg != *load)
+            && kept != Some(*load)
+    };
+    let op = &kernel.ops[i];
+    let mut stores = kernel.stores.iter();
+    let found = stores.position(|s| {
+        s.reg == op.out && !s.direct && !s.done && !s.over.is_empty() && s.over.iter().all(over)
+    });
+    found.filter(|_| op.direct.is_none())
 }
 
 /// Does a chain over `rows` rows of `len` elements; `at` has an address for each place.

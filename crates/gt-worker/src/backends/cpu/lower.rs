@@ -109,6 +109,8 @@ pub struct StoreAt {
     pub stream: bool,
     /// Written by the chain that computes it.
     pub done: bool,
+    /// Loads that may be the same memory, element for element.
+    pub over: SmallVec<[u16; 2]>,
     pub raw_at: usize,
 }
 
@@ -132,6 +134,8 @@ impl Op {
 
 /// Operands of more bytes than this are not in a near cache.
 const FAR: usize = 2 << 20;
+/// Several streams of elements this long in all are asked for by hand: the processor stops at the end of every page.
+const FAR_STREAMS: usize = 512 << 10;
 /// Results from this many bytes on are written past the caches.
 const STREAM: usize = 16 << 20;
 
@@ -304,6 +308,12 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
         if may {
             direct[reg] = Some(i as u16);
         }
+        let over = match plan.storages[store.storage as usize].reuse {
+            Some(input) if linear && !store.row && store.dtype == DType::F32 => {
+                over(kernel, &store.map, input)
+            }
+            _ => SmallVec::new(),
+        };
         stores.push(StoreAt {
             reg: store.reg,
             dtype: store.dtype,
@@ -315,6 +325,7 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
             direct: may,
             stream,
             done: false,
+            over,
             row: store.row,
             raw_at: 0,
         });
@@ -477,7 +488,7 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
     });
     let far: usize = loads.iter().filter(|l| l.linear && !l.row).map(|l| numel * l.dtype.size()).sum();
     let mut lowered = Lowered {
-        ahead: by_rows && far > FAR,
+        ahead: fold.is_none() && far > if by_rows { FAR } else { FAR_STREAMS },
         turned: turned.filter(|_| !by_rows),
         dims,
         numel,
@@ -495,8 +506,26 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
         row_len,
         row_dims,
     };
-    chain::units(&mut lowered, kernel.fold.as_ref().map(|f| f.reg));
+    let narrow = fold.is_some_and(|f| f.inner > 1);
+    chain::units(&mut lowered, kernel.fold.as_ref().map(|f| f.reg), narrow);
     lowered
+}
+
+/// The loads from `input`, if each of them lies there as `map` says.
+fn over(kernel: &Kernel, map: &Map, input: u32) -> SmallVec<[u16; 2]> {
+    let mut out = SmallVec::new();
+    for (i, load) in kernel.loads.iter().enumerate() {
+        match &load.from {
+            Source::Mem { storage, map: from } if *storage == input => {
+                if from != map || load.row {
+                    return SmallVec::new();
+                }
+                out.push(i as u16);
+            }
+            _ => {}
+        }
+    }
+    out
 }
 
 /// Powers with a common constant exponent are simpler ops.
