@@ -123,7 +123,7 @@ def main():
     parser.add_argument("--steps", type=int, default=30)
     args = parser.parse_args()
     split = {"GT_AUTO_SHARD": "1", "GT_SHARD_MIN": "0"}
-    hosts = [{"NCCL_HOSTID": "a"}, {"NCCL_HOSTID": "b"}]
+    hosts = [{"GT_NCCL": "1", "NCCL_HOSTID": "a"}, {"GT_NCCL": "1", "NCCL_HOSTID": "b"}]
     alone, _ = losses_of(args.backend, args.steps, [{}], {})
     failed = 0
     for name, environments in (("nccl", hosts), ("host", [{"GT_NCCL": "0"}] * 2)):

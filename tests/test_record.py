@@ -197,3 +197,18 @@ def test_leaves_that_share_a_gradient():
         assert b.grad.tolist() == [3.0, 3.0, 3.0]
         b.grad = None
         del filler
+
+
+def test_programs_that_differ_in_the_shape_of_an_input_alone():
+    """A reshape gives the same from inputs of many shapes, so that two programs may have the same instructions."""
+
+    def sums(x):
+        gt.synchronize()
+        flat = x.reshape(-1)
+        if x.dim() % 2:
+            return (flat + 1).sum().item()
+        return (flat * 2).sum().item()
+
+    for _ in range(4):
+        for shape in ((6,), (1, 6), (6, 1), (2, 3), (1, 1, 6), (6, 1, 1)):
+            assert sums(gt.ones(*shape)) == 12.0

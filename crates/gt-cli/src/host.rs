@@ -6,9 +6,9 @@ use gt_ir::{Error, Program, Result, Structure, TensorId, Ty};
 use gt_net::msg::{
     Batch, ClientMsg, Failure, Payload, Run, SessionId, SessionMsg, SessionWelcome, Stats, Value,
 };
+use gt_sync::Mutex;
 use gt_worker::backend::{Backend, Buffer, Effort, HostBytes, Plan};
 use gt_worker::backends::cpu::CpuBackend;
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 

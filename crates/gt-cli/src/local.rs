@@ -5,8 +5,8 @@ use gt_client::{Link, Session, Settings};
 use gt_dispatcher::{LocalClient, LocalHub, LocalWorker};
 use gt_ir::Result;
 use gt_net::msg::{ClientMsg, SessionWelcome, WorkerId};
+use gt_sync::Mutex;
 use gt_worker::{Neighbours, Worker, WorkerConfig, backends};
-use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 
 /// To be called when the process is about to end: CUDA's libraries must not take themselves down under running threads.

@@ -3,7 +3,7 @@
 use crate::autograd::Edge;
 use crate::stream::{Rebind, Stream};
 use crate::value::Value;
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 

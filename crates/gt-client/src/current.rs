@@ -4,7 +4,7 @@ use crate::session::Session;
 use crate::stream::Stream;
 use crate::value::Value;
 use gt_ir::{Error, Result};
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

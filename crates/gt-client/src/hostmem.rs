@@ -1,6 +1,6 @@
 //! Warm host memory: large vectors are kept for the next use, so that big transfers do not pay for page faults.
 
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use std::sync::Arc;
 
 /// Vectors smaller than this are left to the allocator.

@@ -11,7 +11,7 @@ use gt_net::msg::{ClientMsg, Failure, Payload, Piece, SessionMsg, SessionWelcome
 use gt_net::peer::{Event, HelloOptions, Peer};
 use gt_net::relay::PIECE;
 use gt_net::shm::Shm;
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};

@@ -11,7 +11,7 @@ use crate::cell::Cell;
 use crate::session::Session;
 use crate::value::{Value, ValueInner};
 use gt_ir::{DType, Error, Result, Scalar, Shape, Ty, View, bail};
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use smallvec::SmallVec;
 use std::sync::{Arc, OnceLock, Weak};
 use write::watch;

@@ -6,7 +6,7 @@ use gt_ir::{Error, Result};
 use gt_net::msg::{
     ClientMsg, SessionId, SessionMsg, SessionWelcome, WorkerCmd, WorkerId, WorkerInfo, WorkerMsg,
 };
-use parking_lot::{Condvar, Mutex};
+use gt_sync::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use gt_sync::{Condvar, Mutex};
 
 /// How long the I/O thread stays aside after a drive: the next one most often follows at once.
 const LINGER: Duration = Duration::from_millis(2);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use parking_lot::RwLock;
+use gt_sync::RwLock;
 
 use crate::port::{Payload, Port, SendError};
 

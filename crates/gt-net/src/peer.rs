@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use gt_sync::{Condvar, Mutex};
 use rustix::event::Timespec;
 
 pub use crate::connect::{ConnectError, HelloOptions};

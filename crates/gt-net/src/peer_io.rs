@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::connect::{ConnectError, shake_hands};

@@ -7,7 +7,7 @@ use gt_client::autograd::{CustomBackward, Edge, GradSlot, Hook, Node, NodeArg, N
 use gt_client::value::Value;
 use gt_client::{Tensor, autograd};
 use gt_ir::{Error, Operand, Ty};
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};

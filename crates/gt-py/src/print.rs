@@ -1,7 +1,7 @@
 //! Text of tensors, as PyTorch prints them.
 
 use gt_ir::{HostTensor, Scalar, Shape};
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 
 /// How tensors are printed (`gt.set_printoptions`).
 #[derive(Clone, Copy)]

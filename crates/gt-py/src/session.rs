@@ -7,7 +7,7 @@ use gt_client::wait::INTERRUPTED;
 use gt_client::{Session, current};
 use gt_ir::Error;
 use gt_net::msg::Tidy;
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::sync::Arc;

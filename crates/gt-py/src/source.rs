@@ -2,7 +2,7 @@
 
 use crate::frames::{Frame, Layout, find_layout};
 use foldhash::fast::FixedState;
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use pyo3::prelude::*;
 use pyo3::{ffi, intern};
 use std::collections::HashMap;

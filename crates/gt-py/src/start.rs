@@ -3,7 +3,7 @@
 use gt_cli::local::Local;
 use gt_client::session::{Session, Settings};
 use gt_ir::Result;
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use pyo3::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

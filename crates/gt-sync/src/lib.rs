@@ -1,7 +1,6 @@
 //! Locks that a fork leaves usable.
 //!
-//! They have the interface of `parking_lot`, under whose name the other crates know them. Its own locks keep all
-//! sleeping threads of a process in one table. A fork copies that table, but not the threads: where threads slept, new
+//! They have the interface of `parking_lot`, whose own locks keep all sleeping threads of a process in one table. A fork copies that table, but not the threads: where threads slept, new
 //! locks of the child that fall into the same places of the table lose their wake-ups. The locks of the standard
 //! library keep everything within themselves, so that a child that leaves its parent's locks alone is well (C12).
 //!

@@ -52,13 +52,11 @@ fn posts(n: usize, near: bool) -> (Vec<Arc<Post>>, Vec<BulkServer>) {
     (inboxes.into_iter().enumerate().map(post).collect(), servers)
 }
 
+/// What a rank does: it is given its number, its threads, and what times a piece of work.
+type Work<'a> = dyn Fn(usize, &Threads, &mut dyn FnMut(&mut dyn FnMut())) + Sync + 'a;
+
 /// Calls `work` on every rank, each on cores of its own; the fastest of several rounds, in seconds.
-fn timed(
-    n: usize,
-    each: usize,
-    rounds: usize,
-    work: &(dyn Fn(usize, &Threads, &mut dyn FnMut(&mut dyn FnMut())) + Sync),
-) -> f64 {
+fn timed(n: usize, each: usize, rounds: usize, work: &Work) -> f64 {
     let (cores, barrier) = (cores(), Barrier::new(n));
     let slowest: Vec<AtomicU64> = (0..rounds).map(|_| AtomicU64::new(0)).collect();
     std::thread::scope(|s| {

@@ -26,6 +26,8 @@ use std::time::{Duration, Instant};
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().collect();
+    // SAFETY: no other thread runs yet.
+    unsafe { std::env::set_var("GT_NCCL", "1") };
     let done = match args.get(1).map(String::as_str) {
         Some("rank") => child(&args[2], &args[3], args[4].parse().expect("a port")),
         _ => parent(),
@@ -62,7 +64,11 @@ fn two(what: &str, most: Duration) -> Result<[Option<i32>; 2], String> {
         let mut command = Command::new(std::env::current_exe().map_err(|e| e.to_string())?);
         command.args(["rank", what, &rank.to_string(), &port.to_string()]);
         // NCCL takes them for two hosts: it refuses two ranks on one GPU otherwise.
-        command.env("NCCL_HOSTID", format!("gang-{rank}")).spawn().map_err(|e| e.to_string())
+        command
+            .env("GT_NCCL", "1")
+            .env("NCCL_HOSTID", format!("gang-{rank}"))
+            .spawn()
+            .map_err(|e| e.to_string())
     };
     let mut children = [start(0)?, start(1)?];
     let begin = Instant::now();
@@ -299,13 +305,14 @@ fn again_and_again() -> Result<(), String> {
         gt_ir::sample::draw(rng, &gt_ir::Ty::new(DType::F32, shape), (-1.0, 1.0))
     };
     let weight = draw(&mut rng, [64, 64]);
-    let mut both = [upload(&backend, &[weight.clone()])?.remove(0), upload(&backend, &[weight])?.remove(0)];
+    let mut both =
+        [upload(&backend, std::slice::from_ref(&weight))?.remove(0), upload(&backend, &[weight])?.remove(0)];
     let (mut held, mut took) = (Vec::new(), Vec::new());
     for step in 0..20 {
         let batch = draw(&mut rng, [16, 64]);
         let rate = [Slot::Num(gt_ir::Scalar::Float(0.01 * step as f64))];
         let [gang, lone] = both;
-        let mut inputs = vec![gang, upload(&backend, &[batch.clone()])?.remove(0)];
+        let mut inputs = vec![gang, upload(&backend, std::slice::from_ref(&batch))?.remove(0)];
         let begin = Instant::now();
         let outs =
             plan.run_gang(&mut inputs, &rate, &alone(&ties).seat, None).map_err(|e| e.error.to_string())?;

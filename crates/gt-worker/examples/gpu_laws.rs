@@ -42,6 +42,9 @@ struct Tally {
     by_kind: BTreeMap<String, usize>,
 }
 
+/// Judges results.
+type Judge<'a> = Box<dyn Fn(&[HostTensor]) -> Result<(), String> + 'a>;
+
 /// One program with its inputs, and how its results are judged.
 struct Case<'a> {
     kind: String,
@@ -49,7 +52,7 @@ struct Case<'a> {
     structure: Arc<Structure>,
     inputs: Vec<HostTensor>,
     slots: Vec<Slot>,
-    judge: Box<dyn Fn(&[HostTensor]) -> Result<(), String> + 'a>,
+    judge: Judge<'a>,
 }
 
 fn upload(backend: &dyn Backend, t: &HostTensor) -> Buffer {

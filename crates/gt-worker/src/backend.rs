@@ -3,7 +3,7 @@
 use crate::gang::Group;
 use gt_ir::{Error, Result, Slot, Structure, Ty};
 use gt_net::observe::{StepInfo, StepTime};
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

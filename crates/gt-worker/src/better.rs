@@ -3,7 +3,7 @@
 use crate::backend::{Backend, Effort};
 use crate::plans::{Compiled, compile};
 use gt_ir::{Result, Structure};
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};

@@ -6,7 +6,7 @@ use crate::table::Entry;
 use crate::worker::{Core, Worker};
 use gt_ir::{TensorId, Ty};
 use gt_net::msg::{SessionId, WorkerId};
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};

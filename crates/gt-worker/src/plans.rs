@@ -14,7 +14,7 @@ use crate::timing::Timed;
 use foldhash::fast::FixedState;
 use gt_ir::{Arg, Error, Program, Result, Structure, Ty};
 use gt_net::compiling::Compiling;
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};

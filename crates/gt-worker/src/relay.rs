@@ -8,7 +8,7 @@ use gt_ir::{Error, Result, TensorId, Ty};
 use gt_net::bulk::Dir;
 use gt_net::msg::{Bytes, SessionId};
 use gt_net::relay::{Part, Sink, Source, What};
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

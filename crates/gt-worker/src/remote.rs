@@ -11,7 +11,7 @@ use gt_net::intern::{Interner, decode_worker, encode};
 use gt_net::msg::WorkerMsg;
 use gt_net::peer::{ConnectError, Event, HelloOptions, Peer};
 use gt_net::port::SendError;
-use parking_lot::{Condvar, Mutex};
+use gt_sync::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

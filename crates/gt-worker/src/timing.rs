@@ -4,7 +4,7 @@
 use crate::backend::{Plan, StepClock};
 use gt_ir::{Family, Structure};
 use gt_net::observe::{PerFamily, StepInfo, StepTime, Timing};
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 

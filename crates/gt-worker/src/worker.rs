@@ -18,7 +18,7 @@ use gt_net::compiling::Compiling;
 use gt_net::msg::{SessionId, Tidy, WorkerCmd, WorkerInfo, WorkerMsg, WorkerStats};
 use gt_net::process::Process;
 use gt_net::spin::Habit;
-use parking_lot::{Condvar, Mutex};
+use gt_sync::{Condvar, Mutex};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;

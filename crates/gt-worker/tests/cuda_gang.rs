@@ -220,7 +220,7 @@ fn a_step_that_comes_back_is_a_graph_with_its_collectives_until_ranks_change() {
             return seat.fail(&error);
         }
         let x = HostTensor::from_f64s(DType::F32, [64], &[(1 + rank + step) as f64; 64]);
-        let weight = held.take().unwrap_or_else(|| upload(backend, &[x.clone()]).remove(0));
+        let weight = held.take().unwrap_or_else(|| upload(backend, std::slice::from_ref(&x)).remove(0));
         let mut inputs = vec![weight, upload(backend, &[x]).remove(0)];
         let rate = [gt_ir::Slot::Num(gt_ir::Scalar::Float(0.5 * step as f64))];
         match plans[rank].run_gang(&mut inputs, &rate, &seat, None) {

@@ -11,7 +11,7 @@ use super::timeline::Timeline;
 use gt_ir::{Result, bail};
 use gt_net::addr::Addr;
 use gt_net::observe::{Detail, Snapshot};
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

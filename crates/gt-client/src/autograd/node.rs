@@ -4,7 +4,7 @@ use super::tape::{self, Number};
 use crate::Tensor;
 use crate::value::Value;
 use gt_ir::{Op, Result, Scalar, Ty};
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use smallvec::SmallVec;
 use std::any::Any;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

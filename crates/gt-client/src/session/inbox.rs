@@ -5,7 +5,7 @@ use gt_ir::{Error, Result, TensorId, Ty};
 use gt_net::msg::{Bytes, Failure, Payload, SessionMsg, Stats};
 use gt_net::pieces::assemble;
 use gt_net::spin::Habit;
-use parking_lot::{Condvar, Mutex};
+use gt_sync::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -10,7 +10,7 @@ use crate::value::Value;
 use foldhash::fast::FixedState;
 use gt_ir::signal::SignalSpec;
 use gt_ir::{Error, Op, Operand, Result, View, bail};
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use smallvec::smallvec;
 use std::collections::HashMap;
 use std::time::Instant;

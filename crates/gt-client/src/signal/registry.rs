@@ -5,7 +5,7 @@ use super::node::{self, Kind, Node};
 use foldhash::fast::FixedState;
 use gt_ir::signal::SignalSpec;
 use gt_ir::{Error, Result};
-use parking_lot::{Mutex, MutexGuard};
+use gt_sync::{Mutex, MutexGuard};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

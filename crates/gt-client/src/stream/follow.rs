@@ -9,7 +9,7 @@ use super::open::{Entry, INPUT, Open};
 use super::{RecordArg, Sealed, SourceLine, Stream, is_tile};
 use crate::autograd::{Replay, tape};
 use gt_ir::{Arg, Instr, Op, Scalar, Slot, Structure, TensorId, Ty};
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -123,6 +123,13 @@ impl Past {
             replays.remove(0);
         }
         replays.push(Arc::new(replay));
+    }
+
+    /// True if its first values and inputs are those of another. An input's type is not always told by the
+    /// instructions that take it: a reshape gives the same from many.
+    fn begins_like(&self, other: &Past, values: usize, inputs: usize) -> bool {
+        let (own, others) = (self.inputs.get(..inputs), other.inputs.get(..inputs));
+        self.made.get(..values) == other.made.get(..values) && own.is_some() && own == others
     }
 
     /// The type of value `i`.
@@ -287,7 +294,7 @@ impl Open {
             let other = self.pasts.find(|p| {
                 p.instr(i).is_some_and(|instr| instr.op == *op)
                     && !std::ptr::eq(p, &*trail.past)
-                    && p.made[..i] == trail.past.made[..i]
+                    && p.begins_like(&trail.past, i, self.inputs.len())
             });
             let followed = match other {
                 Some(other) => {
@@ -430,7 +437,10 @@ impl Open {
         let past = if trail.past.made.len() == n {
             Some(trail.past.clone())
         } else {
-            self.pasts.find(|p| p.made.len() == n && p.made[..] == trail.past.made[..n])
+            let inputs = self.inputs.len();
+            self.pasts.find(|p| {
+                p.made.len() == n && p.inputs.len() == inputs && p.begins_like(&trail.past, n, inputs)
+            })
         };
         let mut dies = vec![false; self.inputs.len()];
         for id in &self.frees {

@@ -3,7 +3,7 @@
 use super::{Domain, Tensor};
 use crate::autograd::{Edge, GradSlot, Held, Hook, Node, NodeKind};
 use gt_ir::{Result, bail};
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use std::any::Any;
 use std::sync::Arc;
 

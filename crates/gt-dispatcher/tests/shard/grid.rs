@@ -75,7 +75,7 @@ fn inputs(structure: &Structure, vocab: usize) -> Vec<HostTensor> {
             _ if squares => Scalar::Float(0.05 + rng.below(1000) as f64 / 1000.0),
             _ => Scalar::Float(rng.below(2000) as f64 / 1000.0 - 1.0),
         };
-        HostTensor::from_scalars(&input.ty, (0..numel).map(&mut number).collect::<Vec<_>>().into_iter())
+        HostTensor::from_scalars(&input.ty, (0..numel).map(&mut number).collect::<Vec<_>>())
     };
     structure.inputs.iter().enumerate().map(draw).collect()
 }

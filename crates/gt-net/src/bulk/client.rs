@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use rustix::net::RecvFlags;
 
 use super::wire::{How, Reply, read_exact, read_reply, refused, send_request};

@@ -8,7 +8,7 @@ use std::io::{self, IoSlice};
 use std::net::Shutdown;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 
 use super::wire::{How, Reply, read_exact, read_reply, refused, send_request};
 use super::{BulkError, Endpoint, Ticket};

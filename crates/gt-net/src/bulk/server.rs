@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::letters::read_letter;

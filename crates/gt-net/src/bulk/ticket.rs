@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::Hasher;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher24};
 use thiserror::Error;

@@ -401,7 +401,7 @@ mod tests {
             assert!(cuts.iter().all(|cut| cut.at % CUT == 0) && !cuts.is_empty());
         }
         for round in &rounds {
-            let bytes = |cut: &Cut| cut.len * if cut.k % 2 == 0 { 1 } else { n };
+            let bytes = |cut: &Cut| cut.len * if cut.k.is_multiple_of(2) { 1 } else { n };
             assert!(round.iter().map(bytes).sum::<usize>() <= most);
         }
     }

@@ -5,7 +5,7 @@ use super::ties::Ties;
 use super::{Communicator, Group, Take, Want};
 use crate::backend::PlanError;
 use gt_ir::Error;
-use parking_lot::{Mutex, MutexGuard};
+use gt_sync::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;

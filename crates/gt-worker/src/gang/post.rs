@@ -14,7 +14,7 @@ use gt_net::bulk::{BulkBytes, BulkClient, Dir, LetterStream, Ticket, TicketKey, 
 use gt_net::msg::{Member, Mesh};
 use gt_net::shm::Shm;
 use gt_net::spin;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use gt_sync::{Condvar, Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //! collective costs little more than the way of a cache line from one processor to another.
 
 use gt_net::spin;
-use parking_lot::{Condvar, Mutex};
+use gt_sync::{Condvar, Mutex};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 

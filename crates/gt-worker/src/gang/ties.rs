@@ -1,6 +1,6 @@
 //! What a worker keeps for a mesh between gangs: the communicators of a device's library cost much to make.
 
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;

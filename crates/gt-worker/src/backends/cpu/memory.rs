@@ -2,7 +2,7 @@
 
 use crate::backend::Memory;
 use gt_ir::{Error, Result};
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use std::alloc::Layout;
 use std::any::Any;
 use std::ptr::NonNull;

@@ -14,7 +14,7 @@ use crate::gang::Group;
 use gt_compiler::{Place, Work};
 use gt_ir::{Error, Op, Slot, Structure, philox};
 use gt_net::observe::StepInfo;
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};

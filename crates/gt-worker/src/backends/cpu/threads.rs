@@ -1,6 +1,6 @@
 //! A few threads of our own, asleep until there is enough to do.
 
-use parking_lot::{Condvar, Mutex};
+use gt_sync::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;

@@ -3,7 +3,7 @@
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 use gt_ir::{Error, Result};
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use std::ffi::{CString, c_void};
 use std::sync::OnceLock;
 

@@ -18,7 +18,7 @@ use crate::backend::{Buffer, PlanError};
 use crate::gang::Group;
 use gt_compiler::{Plan, Work};
 use gt_ir::{Error, Result, Slot, Structure};
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -9,7 +9,7 @@ use super::stages::stage;
 use cudarc::nvrtc::{result as checked, sys as raw};
 use gt_ir::{Error, Result};
 use gt_kernels::launch::{Function as Wanted, Launches};
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::sync::{Arc, Once, OnceLock};

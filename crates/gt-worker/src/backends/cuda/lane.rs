@@ -7,7 +7,7 @@ use super::memory::{Account, Block};
 use super::staging::{Landed, Pinned};
 use cudarc::driver::result;
 use gt_ir::{Error, Result};
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};

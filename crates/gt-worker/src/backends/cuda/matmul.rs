@@ -17,7 +17,7 @@ use gt_compiler::{ALIGN, Map, Matmul, Plan, Strides};
 use gt_ir::{DType, Error, Result, Slot};
 use gt_kernels::Launches;
 use gt_kernels::matmul::{Bias, Form, Origin, Pack, Side, ready};
-use parking_lot::{Condvar, Mutex};
+use gt_sync::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;

@@ -5,7 +5,7 @@ use cudarc::cublaslt::{result as lt, sys};
 use cudarc::driver;
 use gt_ir::{DType, Result, Slot};
 use gt_kernels::matmul::{Bias, Form, Origin, Side};
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use std::ffi::c_void;
 use std::sync::Arc;
 use sys::cublasLtMatmulDescAttributes_t as DescWhat;

@@ -5,7 +5,7 @@ use super::lane::Lane;
 use crate::backend::Memory;
 use cudarc::driver::result;
 use gt_ir::{Error, Result};
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -4,7 +4,7 @@ use super::device::Device;
 use super::driver::Stream;
 use super::libs::{self, Library};
 use gt_ir::{DType, Error, ReduceKind, Result, bail};
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -8,7 +8,7 @@ use super::memory::{Block, CudaMemory};
 use crate::backend::{Buffer, Memory};
 use cudarc::driver::sys;
 use gt_ir::Result;
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use std::sync::Arc;
 
 /// A copy of another worker's memory, on its way when this returns.

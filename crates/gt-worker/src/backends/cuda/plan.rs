@@ -16,7 +16,7 @@ use crate::gang::Group;
 use gt_compiler::Place;
 use gt_ir::{Error, Result, Slot, Structure};
 use gt_net::observe::StepInfo;
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

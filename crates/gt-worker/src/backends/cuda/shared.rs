@@ -7,7 +7,7 @@ use super::libs;
 use super::matmul::Blas;
 use super::memory::Account;
 use gt_ir::{Result, bail};
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};

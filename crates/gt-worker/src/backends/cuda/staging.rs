@@ -5,7 +5,7 @@ use super::driver::{Event, check, log_drop};
 use crate::backend::Pending;
 use cudarc::driver::result;
 use gt_ir::Result;
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 

@@ -7,7 +7,7 @@ use super::steps::{Ready, Steps};
 use crate::backend::StepClock;
 use gt_ir::Result;
 use gt_net::observe::StepTime;
-use parking_lot::Mutex;
+use gt_sync::Mutex;
 use std::sync::Arc;
 
 /// The points before and after the steps of a run that is queued one step after the other.

@@ -11,7 +11,7 @@ use crate::gang::hands::{Alone, Hands};
 use crate::plans::panic_text;
 use gt_compiler::Work;
 use gt_ir::Error;
-use parking_lot::{Condvar, Mutex};
+use gt_sync::{Condvar, Mutex};
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
