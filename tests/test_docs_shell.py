@@ -87,6 +87,7 @@ class Shell:
         line = re.sub(r"(chargpt/train.py)$", r"\1 --steps 3 --characters 20", line)
         line = re.sub(r"(quick_benchmark.py) .*|(launch_8gpu_benchmark.sh).*", rf"\1\2 {SMALL} --gpus 1 2", line)
         line = re.sub(r"(auto_shard_benchmark.py) .*", rf"\1 {SMALL} --gpus 1 2 --port {self.ports['9000']}", line)
+        line = re.sub(r"(planner_choice.py)$", r"\1 --steps 4 --repeat 1 --examples fsdp", line)
         here = "-p 0 --ssh ./ssh --address 127.0.0.1 --worker-args '--threads 1'"
         return line.replace("gt launch ", f"gt launch {here} ")
 

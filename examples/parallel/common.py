@@ -52,9 +52,9 @@ class Run:
             self.model = gt.signal.apply(weights.fresh(args.model_size))
         self.optimizer = gt.optim.AdamW(self.model.parameters(), lr=args.lr)
         samples = train.synthetic(self.model.config.vocab_size, args.batch_size * args.steps, args.seq_len)
-        kept = []
+        kept, early = [], min(2, args.steps - 1)
         for at in range(0, len(samples), args.batch_size):
-            if len(kept) == 2:
+            if len(kept) == early:
                 # The first steps are those in which plans are made.
                 gt.synchronize()
                 before, start = self._busy(), time.perf_counter()
@@ -65,7 +65,7 @@ class Run:
             self.optimizer.step()
         gt.synchronize()
         wall = time.perf_counter() - start
-        self.seconds = wall / max(1, len(kept) - 2)
+        self.seconds = wall / max(1, len(kept) - early)
         self.idle = [1 - (now - then) / wall for now, then in zip(self._busy(), before, strict=True)]
         self.losses = [float(loss) for loss in gt.stack(kept).tolist()]
         workers = gt.debug.get_worker_stats()["workers"]
