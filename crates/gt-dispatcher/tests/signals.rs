@@ -81,7 +81,11 @@ fn missing_workers_are_told_once() {
     let first = told(&send(&mut machine, marked(1, 0)));
     assert_eq!(
         first,
-        ["gt: warning: signal \"wide\": workers [2, 3] are not there; it goes on with workers [0, 1]"]
+        [
+            "gt: warning: signal: w0 (test), w1 (test) cannot run programs together: \
+             they are of several kinds, or cannot reach each other",
+            "gt: warning: signal \"wide\": workers [2, 3] are not there; it goes on with workers [0, 1]"
+        ]
     );
     assert_eq!(told(&send(&mut machine, marked(2, 0))), [""; 0]);
 }

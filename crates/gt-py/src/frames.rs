@@ -99,7 +99,7 @@ fn only(n: usize, fits: impl Fn(usize) -> bool) -> Option<usize> {
 /// Finds the layout out, from the function that is being executed and the one it was called from, both Python's.
 pub fn find_layout(py: Python) -> Option<Layout> {
     let version = py.version_info();
-    if !((3, 11)..=(3, 14)).contains(&(version.major, version.minor)) {
+    if !((3, 11)..=(3, 13)).contains(&(version.major, version.minor)) {
         return None;
     }
     // SAFETY: attached to the interpreter; gives a borrowed reference or null.

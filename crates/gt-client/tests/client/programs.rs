@@ -93,7 +93,7 @@ fn small_programs_give_the_same_numbers() {
 fn a_loop_nobody_looks_at_is_cut_alike_each_time() {
     for batch in [64, 100, 150] {
         with(small(batch), |_, link| {
-            train(60, false);
+            train(90, false);
             let keys = link.keys();
             let (head, tail) = keys.split_at(keys.len() / 2);
             let fresh = tail[..tail.len() - 1].iter().filter(|k| !head.contains(k)).count();
