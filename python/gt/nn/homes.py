@@ -48,7 +48,7 @@ class Home(dict):
         for name, value in dict(*others, **named).items():
             self[name] = value
 
-    def __ior__(self, other):
+    def __ior__(self, other):  # type: ignore[misc]
         self.update(other)
         return self
 
