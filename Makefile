@@ -90,7 +90,7 @@ wheel: $(BIN)/.tools kernels ## build the wheel into dist/
 	$(BIN)/maturin build --release --out dist
 
 tour: wheel ## follow the five-minute tour of the docs from the wheel, in an empty environment
-	$(BIN)/python tools/tour.py $(firstword $(wildcard dist/gt-*.whl))
+	$(BIN)/python tools/tour.py dist/gt-*.whl
 
 gpu-kit: wheel ## all that test-gpu needs, in dist/: the wheel, the laws as a program, and pytest
 	cargo build --release -p gt-worker --example gpu_laws --example gpu_gang
