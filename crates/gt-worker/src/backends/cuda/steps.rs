@@ -149,6 +149,18 @@ pub enum Ready {
     },
 }
 
+impl Ready {
+    /// Launches of one run, roughly.
+    pub fn launches(&self) -> usize {
+        match self {
+            Ready::Kernels { list, zeroed } => list.len() + (*zeroed > 0) as usize,
+            Ready::Product { before, .. } => before.len() + 1,
+            Ready::Copy { .. } | Ready::Data { .. } => 1,
+            Ready::Check { .. } | Ready::Nothing => 0,
+        }
+    }
+}
+
 /// All steps of a plan, made ready.
 pub struct Steps {
     /// By step of the plan.
@@ -249,12 +261,7 @@ impl Steps {
                 }
                 _ => steps.kernels(&launches(i), makers)?,
             };
-            steps.launches += match &ready {
-                Ready::Kernels { list, zeroed } => list.len() + (*zeroed > 0) as usize,
-                Ready::Product { before, .. } => before.len() + 1,
-                Ready::Copy { .. } | Ready::Data { .. } => 1,
-                Ready::Check { .. } | Ready::Nothing => 0,
-            };
+            steps.launches += ready.launches();
             steps.list.push(ready);
         }
         Ok(steps)
