@@ -3,8 +3,7 @@
     python examples/parallel/pipeline.py [--workers 2] [--model-size small]
 
 Recording waits for nothing, so the usual loop is all that it takes: a stage that waits for the gradient of one
-micro-batch goes on with the next, and takes the gradient when it has come (one forward, one backward). No stage holds
-more micro-batches than there are stages after it, and one or two that wait.
+micro-batch goes on with the next, and takes the gradient first when it has come (one forward, one backward).
 """
 
 import common

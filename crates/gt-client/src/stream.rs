@@ -104,6 +104,13 @@ const EAGER_FREE: u64 = 32 << 20;
 /// Bytes of host data at which a program is cut, as it is at its cap: it has to fit a message.
 const MAX_DATA: usize = 4 << 20;
 
+/// Some stream of this process went on with other workers.
+static ANY_MOVED: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn any_moved() -> bool {
+    ANY_MOVED.load(Ordering::Relaxed)
+}
+
 /// One thread's recorder within a session.
 pub struct Stream {
     pub session: Weak<Session>,
@@ -275,6 +282,7 @@ impl Stream {
         let sent = if elsewhere {
             // Other workers go on with it meanwhile.
             self.moves.fetch_add(1, Ordering::Relaxed);
+            ANY_MOVED.store(true, Ordering::Relaxed);
             session.send_sealed(open.seal_prefix(all))
         } else if open.step_ended {
             session.queue_sealed(open.seal_prefix(all))

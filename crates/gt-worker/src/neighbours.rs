@@ -173,7 +173,3 @@ impl TakesPieces for Taking<'_> {
         Ok(())
     }
 }
-
-#[cfg(test)]
-#[path = "neighbours_tests.rs"]
-mod tests;
