@@ -6,6 +6,7 @@ pub mod prefix;
 mod repeat;
 mod seal;
 mod show;
+mod sizes;
 
 use crate::cell::Cell;
 use crate::session::Session;

@@ -616,7 +616,7 @@ fn next(core: &Core, owes: bool) -> Next {
             let told = core.told.load(Ordering::Acquire);
             let more = || core.told.load(Ordering::Acquire) != told;
             let most = if state.untold.is_some() { PATIENCE } else { Duration::MAX };
-            let awake = core.habit.awake().max(spin::MOMENT).min(most);
+            let awake = core.habit.awake_in_turn().max(spin::MOMENT).min(most);
             MutexGuard::unlocked(&mut state, || spin::within(awake, more));
             continue;
         }
@@ -628,7 +628,8 @@ fn next(core: &Core, owes: bool) -> Next {
             }
             continue;
         }
-        if state.watched.is_due(true) {
+        let due = state.watched.due_in();
+        if due.is_some_and(|left| left.is_zero()) {
             MutexGuard::unlocked(&mut state, || core.tell_events());
             continue;
         }
@@ -636,10 +637,12 @@ fn next(core: &Core, owes: bool) -> Next {
             return Next::Spare;
         }
         rested = false;
-        if state.early.is_empty() && state.promised.is_empty() {
-            core.wake.wait(&mut state);
-        } else {
-            core.wake.wait_for(&mut state, SWEEP);
+        let sweeps = !state.early.is_empty() || !state.promised.is_empty();
+        match due.or(sweeps.then_some(SWEEP)) {
+            Some(time) => drop(core.wake.wait_for(&mut state, time)),
+            None => core.wake.wait(&mut state),
+        }
+        if sweeps {
             road::sweep(&mut state);
         }
     }

@@ -91,7 +91,7 @@ impl Session {
         if !found {
             let mut attempt = |patience: Duration| {
                 let deadline = Instant::now() + patience;
-                let awake = self.shared.habit.awake().saturating_sub(start.elapsed());
+                let awake = self.shared.habit.awake_in_turn().saturating_sub(start.elapsed());
                 if !drives && !awake.is_zero() && spin::within(awake, || come(&mut look)) {
                     return true;
                 }

@@ -17,8 +17,8 @@ const MAX_SEEN: usize = 1 << 16;
 const MAX_TROUBLES: usize = 32;
 /// Plan keys of parts remembered.
 const MAX_ORIGINS: usize = 4096;
-/// Lines that wait for those who watch.
-const MAX_TRACED: usize = 256;
+/// Lines that wait for those who watch, until the next tick at most.
+const MAX_TRACED: usize = 4096;
 
 /// One log: a session's or the server's.
 #[derive(Default)]
@@ -30,8 +30,10 @@ pub(super) struct Log {
     full: bool,
     lines: u64,
     seen: HashSet<u64>,
-    /// Lines for those who watch.
-    traced: Vec<String>,
+    /// Lines for those who watch, and how closely one has to watch to see each.
+    traced: Vec<(Detail, String)>,
+    /// How closely one has to watch to see the last line.
+    last: Detail,
     /// The time in microseconds, where it is known better than in milliseconds.
     fine: Option<u64>,
     troubles: VecDeque<Trouble>,
@@ -66,7 +68,7 @@ impl Log {
         }
     }
 
-    pub fn take_traced(&mut self) -> Vec<String> {
+    pub fn take_traced(&mut self) -> Vec<(Detail, String)> {
         std::mem::take(&mut self.traced)
     }
 
@@ -130,7 +132,7 @@ impl Log {
 
     fn put(&mut self, line: String, out: &mut Vec<Action>) {
         if self.tracing {
-            self.traced.push(line.clone());
+            self.traced.push((self.last, line.clone()));
         }
         if self.kept {
             out.push(Action::Log(line));
@@ -157,6 +159,7 @@ impl Log {
     ) {
         if self.is_on() {
             let line = self.format(now, event, whom, what, bytes, &details());
+            self.last = if matches!(event, "KERNELS" | "STEPS") { Detail::Kernels } else { Detail::Programs };
             self.put(line, out);
         }
     }
