@@ -173,3 +173,7 @@ impl TakesPieces for Taking<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[path = "neighbours_tests.rs"]
+mod tests;
