@@ -367,7 +367,7 @@ const TOGETHER: &str = "
     TENSOR[10], TENSOR[11] := REDUCESCATTER{number=2,axis=0,kind=SUM,dim=1,lens=[32,32]} TENSOR[8] TENSOR[9]
     TENSOR[12] := ADD TENSOR[10] TENSOR[11]
     TENSOR[13] := ALLGATHER{number=3,axis=0,dim=1,sizes=[64]} TENSOR[12]
-    TENSOR[14] := MAX{dims=[1],keepdim=false} TENSOR[7]
+    TENSOR[14] := AMAX{dims=[1],keepdim=false} TENSOR[7]
     TENSOR[15] := ALLREDUCE{number=4,axis=0,kind=MAX} TENSOR[14]
     TENSOR[16] := CAST{dtype=bf16} TENSOR[13]
     TENSOR[17] := ALLREDUCE{number=5,axis=0,kind=SUM} TENSOR[16]

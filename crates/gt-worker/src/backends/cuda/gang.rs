@@ -223,7 +223,7 @@ impl Inner {
             lane.device.enter().map_err(wrong)?;
             match gang_tie::compares() {
                 false => self.queue(steps, 0..gang.met, passed, &run, lane),
-                true => self.compared(steps, passed, &run, lane, group, gang),
+                true => self.compared(steps, 0..gang.met, passed, &run, lane, group, gang),
             }
         };
         match known {
@@ -232,30 +232,12 @@ impl Inner {
         }
         self.agreed(&run, lane, group, gang)?;
         gang.comms.each().for_each(|comm| comm.note(self.id));
-        self.queue(steps, gang.met..self.plan.steps.len(), passed, &run, lane)?;
-        Ok(bind)
-    }
-
-    /// Queues the steps up to the last collective; what each of those gives is compared with what the host works out.
-    fn compared(
-        &self,
-        steps: &Steps,
-        passed: &[usize],
-        run: &Bound,
-        lane: &Lane,
-        group: &dyn Group,
-        gang: &Gang,
-    ) -> Result<(), PlanError> {
-        for i in 0..gang.met {
-            let Work::Collective(c) = &self.plan.steps[i].work else {
-                self.queue(steps, i..i + 1, passed, run, lane)?;
-                continue;
-            };
-            let expected = gang_host::results(c, &self.plan, run, lane, group)?;
-            self.queue(steps, i..i + 1, passed, run, lane)?;
-            gang_host::compare(c, &expected, run, lane, group)?;
+        let rest = gang.met..self.plan.steps.len();
+        match gang_tie::compares() {
+            false => self.queue(steps, rest, passed, &run, lane)?,
+            true => self.compared(steps, rest, passed, &run, lane, group, gang)?,
         }
-        Ok(())
+        Ok(bind)
     }
 
     /// Waits until all ranks have come to where nothing can fail any more.

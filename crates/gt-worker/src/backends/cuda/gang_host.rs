@@ -84,7 +84,7 @@ pub fn compare(
 }
 
 /// Brings ranges of the device's memory to the host, several pieces at a time.
-fn fetch(spans: &[(u64, usize)], lane: &Lane) -> Result<Vec<Vec<u8>>> {
+pub fn fetch(spans: &[(u64, usize)], lane: &Lane) -> Result<Vec<Vec<u8>>> {
     let mut out: Vec<Vec<u8>> = spans.iter().map(|(_, bytes)| Vec::with_capacity(*bytes)).collect();
     let mut coming: Vec<(usize, usize, Landed)> = Vec::new();
     let mut land =

@@ -10,6 +10,7 @@ mod device;
 mod disk;
 mod driver;
 mod gang;
+mod gang_check;
 mod gang_host;
 mod gang_moves;
 mod gang_nccl;

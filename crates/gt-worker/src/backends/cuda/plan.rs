@@ -134,6 +134,11 @@ impl Inner {
         let _ = self.made.set(made);
     }
 
+    /// The steps by kernels that ship with the program, where they were asked for.
+    pub(super) fn plain_steps(&self) -> Option<Arc<Steps>> {
+        self.plain.get()?.clone().ok()
+    }
+
     /// The steps as they are best now. The second run asks for the plan's own kernels.
     pub(super) fn steps(self: &Arc<Inner>) -> Result<(Arc<Steps>, Option<&Made>)> {
         if let Some(Some(made)) = self.made.get() {

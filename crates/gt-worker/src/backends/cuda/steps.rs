@@ -336,6 +336,26 @@ impl Wanted {
         Wanted { own, groups }
     }
 
+    /// Steps that are launched together.
+    pub fn together(&self) -> Vec<Vec<usize>> {
+        self.groups.iter().map(|(group, _)| group.clone()).collect()
+    }
+
+    /// The text of the kernels made for some steps.
+    pub fn text(&self, steps: &[usize]) -> String {
+        let batch = self.groups.iter().find(|(group, _)| group == steps).map(|(_, batch)| batch);
+        let own = steps.iter().filter_map(|&i| self.own[i].as_ref());
+        let texts = batch.into_iter().chain(own).flat_map(|launches| &launches.list);
+        texts
+            .map(|launch| match &launch.function {
+                Function::Made { text, .. } => {
+                    format!("grid {:?} block {}\n{text}", launch.grid, launch.block)
+                }
+                Function::Plain(name) => format!("plain {name}"),
+            })
+            .collect()
+    }
+
     pub fn launches(&self) -> impl Iterator<Item = &Launches> {
         self.own.iter().flatten().chain(self.groups.iter().map(|(_, batch)| batch))
     }
