@@ -16,6 +16,7 @@ mod gang_moves;
 mod gang_nccl;
 mod gang_tie;
 mod graph;
+mod graph_exec;
 mod ipc;
 mod kernels;
 mod lane;

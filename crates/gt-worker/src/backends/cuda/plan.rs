@@ -13,6 +13,7 @@ use super::steps::{Bound, Makers, Ready, Steps};
 use super::ticks::Ticks;
 use crate::backend::{Buffer, EARLY_BYTES, Early, Plan, PlanError, StepClock};
 use crate::gang::Group;
+use crate::timing::steps_of;
 use gt_compiler::Place;
 use gt_ir::{Error, Result, Slot, Structure};
 use gt_net::observe::StepInfo;
@@ -494,12 +495,7 @@ impl Plan for CudaPlan {
     }
 
     fn steps(&self) -> Vec<StepInfo> {
-        let info = |step: &gt_compiler::Step| {
-            let mut instrs = vec![step.instr];
-            instrs.extend(&step.fused);
-            StepInfo { name: step.label().into(), family: step.family(&self.0.structure), instrs }
-        };
-        self.0.plan.steps.iter().map(info).collect()
+        steps_of(&self.0.plan, &self.0.structure)
     }
 
     fn reserve(&self) -> usize {
