@@ -53,8 +53,8 @@ impl Neighbours {
     }
 }
 
-/// Smaller tensors go by way of the host, which takes fewer words.
-const LEAST: usize = 64 << 10;
+/// Smaller tensors go by way of the host, which takes fewer words and turns of the device.
+const LEAST: usize = 256 << 10;
 /// A worker that could not borrow so often in a row is not asked again.
 const TRIES: u32 = 3;
 /// How long a tensor that comes may be ahead of the dispatcher's word of it.
