@@ -1,8 +1,8 @@
 #ifndef GTA_HOPPER
 #define GTA_HOPPER
-// Attention of half types by Hopper's products of four warps (wgmma), which run while the warps go on: scores of one tile are
-// multiplied while those of another become probabilities. Every group of four warps has 64 rows (or keys) of its own;
-// all warps of a block copy the tiles that pass by.
+// Attention of half types by Hopper's products of four warps (wgmma), which run while the warps go on: in gradients, scores
+// become probabilities while the second product is made. Every group of four warps has 64 rows (or keys) of its own; all
+// warps of a block copy the tiles that pass by. Two blocks of a multiprocessor fill each other's gaps.
 //
 // Rows start at multiples of 16 bytes, and W, the elements of a row in shared memory, is a multiple of 64.
 
