@@ -596,9 +596,11 @@ fn next(core: &Core, owes: bool) -> Next {
         let turn = SessionId(state.turn);
         let after = state.sessions.range((std::ops::Bound::Excluded(turn), std::ops::Bound::Unbounded));
         let gang = state.gangs.front().copied();
-        let ready =
-            after.chain(state.sessions.range(..=turn)).find(|(_, t)| t.is_ready(gang)).map(|(id, _)| *id);
-        if let Some(id) = ready {
+        let room = || has_room(core);
+        let ready = after
+            .chain(state.sessions.range(..=turn))
+            .find_map(|(id, t)| t.ready(gang, room).map(|at| (*id, at)));
+        if let Some((id, at)) = ready {
             // What waits to be told goes with the session's next answer, or now.
             if let Some(untold) = state.untold.take()
                 && (untold != id || !state.sessions.get(&id).is_some_and(SessionTable::will_answer))
@@ -606,7 +608,7 @@ fn next(core: &Core, owes: bool) -> Next {
                 return Next::Tell(untold);
             }
             state.turn = id.0;
-            if let Some(item) = state.sessions.get_mut(&id).and_then(|t| t.queue.pop_front()) {
+            if let Some(item) = state.sessions.get_mut(&id).and_then(|t| t.take(at)) {
                 found(idle);
                 return Next::Item(id, item);
             }
@@ -649,6 +651,12 @@ fn next(core: &Core, owes: bool) -> Next {
             road::sweep(&mut state);
         }
     }
+}
+
+/// True if programs may run ahead of their turn: what they hold for longer leaves half of the memory free.
+fn has_room(core: &Core) -> bool {
+    let backend = &core.config.backend;
+    backend.memory_in_use().0 < backend.memory() / 2
 }
 
 fn succeeded(

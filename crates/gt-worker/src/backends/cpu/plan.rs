@@ -11,6 +11,7 @@ use super::waves::{Wave, waves};
 use super::{attend, cpu_memory, index, matmul, rows, sort};
 use crate::backend::{Buffer, EARLY_BYTES, Early, Here, Plan, PlanError, StepClock};
 use crate::gang::Group;
+use crate::timing::steps_of;
 use gt_compiler::{Place, Work};
 use gt_ir::{Error, Op, Slot, Structure, philox};
 use gt_net::observe::StepInfo;
@@ -416,12 +417,7 @@ impl Plan for CpuPlan {
     }
 
     fn steps(&self) -> Vec<StepInfo> {
-        let info = |step: &gt_compiler::Step| {
-            let mut instrs = vec![step.instr];
-            instrs.extend(&step.fused);
-            StepInfo { name: step.label().into(), family: step.family(&self.structure), instrs }
-        };
-        self.plan.steps.iter().map(info).collect()
+        steps_of(&self.plan, &self.structure)
     }
 
     fn profile(&self, inputs: &mut Vec<Buffer>, slots: &[Slot]) -> Result<Vec<(String, f64)>, PlanError> {
