@@ -257,6 +257,9 @@ pub trait Backend: Send + Sync {
     fn mark(&self) -> Result<Box<dyn Pending<f64>>> {
         Ok(Box::new(Here(0.0)))
     }
+    /// There is nothing to run: threads that look for work may sleep.
+    fn rest(&self) {}
+
     /// A client is expected to work for about this long on the cores that the device may be using, or it is done (`None`).
     fn leave_room(&self, _time: Option<Duration>) {}
     /// Why the device can do nothing any more, if so.

@@ -451,6 +451,10 @@ impl Executor {
     fn close(&self, session: SessionId, fetches: &[Fetch], frees: &[TensorId]) {
         let backend = &self.core.config.backend;
         backend.turn(session.0);
+        if !fetches.is_empty() {
+            // Whoever gets the answer, and whoever brings it, needs a core now.
+            backend.rest();
+        }
         let mut values = Vec::with_capacity(fetches.len());
         for fetch in fetches {
             let what = self.core.state.lock().find(session, fetch.tensor);
@@ -580,7 +584,7 @@ fn next(core: &Core, owes: bool) -> Next {
     let mut state = core.state.lock();
     let (mut rested, mut idle) = (false, None);
     // Learns how long it takes until there is something to do again.
-    let found = |idle: Option<Instant>| idle.into_iter().for_each(|since| core.habit.took(since.elapsed()));
+    let found = |idle: Option<Instant>| idle.into_iter().for_each(|since| core.habit().took(since.elapsed()));
     loop {
         if state.stop {
             return Next::Stop;
@@ -613,10 +617,11 @@ fn next(core: &Core, owes: bool) -> Next {
         if !rested {
             // The next command is often near: stay awake for a moment, with the lock open, and look again.
             rested = true;
+            core.config.backend.rest();
             let told = core.told.load(Ordering::Acquire);
             let more = || core.told.load(Ordering::Acquire) != told;
             let most = if state.untold.is_some() { PATIENCE } else { Duration::MAX };
-            let awake = core.habit.awake_in_turn().max(spin::MOMENT).min(most);
+            let awake = core.habit().awake_a_moment().min(most);
             MutexGuard::unlocked(&mut state, || spin::within(awake, more));
             continue;
         }

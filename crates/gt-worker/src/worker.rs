@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What a worker is made of.
 #[derive(Clone)]
@@ -55,8 +55,8 @@ pub(crate) struct Core {
     pub wake: Condvar,
     /// Counts commands, so that the executor notices one without taking the lock.
     pub told: AtomicU64,
-    /// How soon commands have come of late.
-    pub habit: Habit,
+    /// Of `habit`, once it is known where clients are.
+    pub habit: OnceLock<Habit>,
     pub say: Say,
     pub jobs: Mutex<Sender<Job>>,
     /// The bulk plane, once it is there, with the key of its tickets.
@@ -131,6 +131,8 @@ pub(crate) struct Counters {
     pub ops: BTreeMap<&'static str, u64>,
 }
 
+/// Clients that take no longer for their next program are waited for awake.
+const RECORDING: Duration = Duration::from_millis(1);
 /// Ended sessions remembered.
 const ENDED: usize = 1024;
 
@@ -143,7 +145,7 @@ impl Worker {
             state: Mutex::default(),
             wake: Condvar::new(),
             told: AtomicU64::new(0),
-            habit: Habit::default(),
+            habit: OnceLock::new(),
             say,
             jobs: Mutex::new(jobs),
             plane: OnceLock::new(),
@@ -358,6 +360,11 @@ impl Core {
         }
         drop(state);
         self.stir();
+    }
+
+    /// How soon commands have come of late. Unless told otherwise, clients are in this process.
+    pub fn habit(&self) -> &Habit {
+        self.habit.get_or_init(|| Habit::in_turn(RECORDING))
     }
 
     /// There may be something to do.

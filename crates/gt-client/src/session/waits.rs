@@ -86,12 +86,12 @@ impl Session {
             now != std::mem::replace(&mut seen, now) && look(&mut self.shared.inbox.lock())
         };
         if !found && !drives {
-            found = spin::for_a_moment(|| come(&mut look));
+            found = spin::within(self.shared.habit.awake_a_moment().min(spin::MOMENT), || come(&mut look));
         }
         if !found {
             let mut attempt = |patience: Duration| {
                 let deadline = Instant::now() + patience;
-                let awake = self.shared.habit.awake_in_turn().saturating_sub(start.elapsed());
+                let awake = self.shared.habit.awake().saturating_sub(start.elapsed());
                 if !drives && !awake.is_zero() && spin::within(awake, || come(&mut look)) {
                     return true;
                 }

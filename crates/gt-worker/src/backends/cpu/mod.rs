@@ -76,14 +76,6 @@ impl CpuBackend {
     }
 }
 
-impl CpuBackend {
-    /// True if values may be given while their programs run. Whoever goes on from them needs a core meanwhile, and one of
-    /// two is worth more than that gains.
-    fn gives_early(&self) -> bool {
-        !self.crowded || self.threads.count() > 2
-    }
-}
-
 /// Longer rows do not stay in cache between the passes over them.
 const LONGEST_ROW: usize = 16 << 10;
 
@@ -152,8 +144,7 @@ impl Backend for CpuBackend {
     fn compile(&self, structure: &Arc<Structure>, types: &[Ty], effort: Effort) -> Result<Arc<dyn Plan>> {
         let options = CompileOptions { apart: effort == Effort::Apart, ..self.options };
         let plan = gt_compiler::compile(structure, types, options)?;
-        let mut made = plan::CpuPlan::new(plan, structure.clone(), self.pool.clone(), self.threads.clone());
-        made.gives_early = self.gives_early();
+        let made = plan::CpuPlan::new(plan, structure.clone(), self.pool.clone(), self.threads.clone());
         Ok(Arc::new(made))
     }
 
@@ -165,6 +156,12 @@ impl Backend for CpuBackend {
 
     fn gangs(&self) -> bool {
         true
+    }
+
+    fn rest(&self) {
+        if self.crowded {
+            self.threads.rest();
+        }
     }
 
     fn leave_room(&self, time: Option<Duration>) {

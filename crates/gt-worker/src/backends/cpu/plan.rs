@@ -31,8 +31,6 @@ pub struct CpuPlan {
     /// Has so much to do that threads will be called again and again.
     long: bool,
     runs: AtomicU32,
-    /// Values that somebody waits for are given before it is over.
-    pub gives_early: bool,
     /// Steps that may run at the same time, worked out once the plan comes back.
     waves: OnceLock<Vec<Wave>>,
 }
@@ -90,7 +88,7 @@ impl CpuPlan {
         });
         let long = plan.steps.len() > 4 && (reserve > 4 << 20 || products.sum::<usize>() > 4 << 20);
         let (runs, waves) = (AtomicU32::new(0), OnceLock::new());
-        CpuPlan { plan, ready, structure, pool, threads, reserve, long, runs, gives_early: true, waves }
+        CpuPlan { plan, ready, structure, pool, threads, reserve, long, runs, waves }
     }
 
     /// Roughly, the work of a step that has too little to do for several threads.
@@ -415,7 +413,7 @@ impl Plan for CpuPlan {
         clock: Option<&StepClock>,
         early: &Early,
     ) -> Result<Vec<Buffer>, PlanError> {
-        self.run_with(inputs, slots, clock, Some(early).filter(|_| self.gives_early), None)
+        self.run_with(inputs, slots, clock, Some(early), None)
     }
 
     fn steps(&self) -> Vec<StepInfo> {
