@@ -7,6 +7,7 @@
 mod expand;
 mod fuse;
 mod graph;
+mod join;
 mod keep;
 mod kernel;
 mod label;
@@ -86,6 +87,7 @@ fn compile_all(
     let mut draft = fuse::schedule(&graph, structure, origins, options);
     if options.fuse && !options.apart {
         turn::turn(&mut draft);
+        join::join(&mut draft);
     }
     Ok(place::place(draft, structure))
 }

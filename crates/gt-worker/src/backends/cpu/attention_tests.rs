@@ -1,5 +1,6 @@
 //! Attention against a plain one in f64, with sizes, strides, masks and types where a wrong answer shows.
 
+use super::super::threads::Threads;
 use super::*;
 use half::{bf16, f16};
 

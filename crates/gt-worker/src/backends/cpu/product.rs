@@ -69,10 +69,6 @@ impl<T> To<T> {
     pub fn new(at: *mut T, rs: usize) -> To<T> {
         To { at, rs, add: false, bias: std::ptr::null() }
     }
-
-    pub fn adding(at: *mut T, rs: usize) -> To<T> {
-        To { at, rs, add: true, bias: std::ptr::null() }
-    }
 }
 
 /// Types products are computed in.
@@ -170,6 +166,24 @@ pub unsafe fn product<T: Float>(m: usize, n: usize, k: usize, a: Mat<T>, b: Mat<
                 // SAFETY: as the caller promises.
                 unsafe { *c.at.add(i * c.rs + j) = *c.at.add(i * c.rs + j) + *c.bias.add(j) };
             }
+        }
+    }
+}
+
+/// `to[c * pitch + r] = from[r][c]`.
+///
+/// # Safety
+/// Both sides hold these elements.
+pub unsafe fn turn(from: Mat<f32>, to: *mut f32, pitch: usize, rows: usize, cols: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if from.cs == 1 && isa::level() >= 2 {
+        // SAFETY: the level was detected; the rest is as the caller promises.
+        return unsafe { turn_words(from.at, from.rs, to, pitch, rows, cols) };
+    }
+    for r in 0..rows {
+        for c in 0..cols {
+            // SAFETY: as the caller promises.
+            unsafe { *to.add(c * pitch + r) = *from.from(r, c).at };
         }
     }
 }
