@@ -1,5 +1,6 @@
 //! The cpu backend: plans interpreted tile by tile, on all cores.
 
+mod acts;
 mod attend;
 pub mod attention;
 mod chain;
@@ -15,6 +16,7 @@ mod lower;
 mod math;
 mod matmul;
 mod memory;
+mod phi;
 mod plan;
 mod product;
 mod product_half;
@@ -23,6 +25,7 @@ mod runs;
 mod sort;
 pub mod threads;
 mod tile;
+mod tile_size;
 mod waves;
 
 use crate::backend::{Backend, Buffer, Effort, HostBytes, Plan};
