@@ -22,6 +22,7 @@ pub mod remote;
 mod rescue;
 mod road;
 mod sequences;
+mod speed;
 mod table;
 mod timing;
 mod watched;
