@@ -24,6 +24,7 @@ pub mod remote;
 mod rescue;
 mod road;
 mod sequences;
+mod speed;
 mod table;
 mod timing;
 mod watched;

@@ -71,7 +71,7 @@ fn serve(
     let bulk = open_plane(&worker, addr, token, plane)?;
     let options = HelloOptions {
         token: token.map(str::to_string),
-        body: encode(&worker.info()),
+        body: encode(&worker.measured_info()),
         connect_retry: Some(stop.clone()),
         ..HelloOptions::new(Role::Worker)
     };

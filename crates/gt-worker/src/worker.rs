@@ -10,12 +10,13 @@ use crate::plans::{Found, Miss};
 use crate::relay::Relays;
 use crate::road::{self, Job, Parcel};
 use crate::sequences::Sequences;
+use crate::speed;
 use crate::table::{Entry, Item, SessionTable, Watch};
 use crate::watched::{Carriage, Watched};
 use gt_ir::{TensorId, Ty};
 use gt_net::bulk::{BulkBytes, Endpoint, TicketKey};
 use gt_net::compiling::Compiling;
-use gt_net::msg::{SessionId, Tidy, WorkerCmd, WorkerInfo, WorkerMsg, WorkerStats};
+use gt_net::msg::{SessionId, Speed, Tidy, WorkerCmd, WorkerInfo, WorkerMsg, WorkerStats};
 use gt_net::process::Process;
 use gt_net::spin::Habit;
 use gt_sync::{Condvar, Mutex};
@@ -183,7 +184,14 @@ impl Worker {
             ticket_key: plane.map_or([0; 16], |(_, key)| key.0),
             process: Process::this(),
             gangs: config.backend.gangs(),
+            speed: Speed::default(),
         }
+    }
+
+    /// The same with what its device is measured to do, which takes some milliseconds: for a worker that shares programs
+    /// with others.
+    pub fn measured_info(&self) -> WorkerInfo {
+        WorkerInfo { speed: speed::of(&*self.core.config.backend), ..self.info() }
     }
 
     /// So many workers of this process share its memory.
