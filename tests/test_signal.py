@@ -378,7 +378,7 @@ def test_stages_of_a_pipeline():
     total = loss.detach() + 1
     with gt.signal.context("pipe"):
         assert tape() == [], "what was recorded outside is not part of the first stage's program"
-    assert total.item() == loss.item() + 1
+    assert total.item() == pytest.approx(loss.item() + 1)
     assert model.layers[0].weight.grad.abs().sum().item() > 0
 
 
