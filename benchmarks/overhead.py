@@ -4,8 +4,9 @@
 
 Server, worker and client are processes. A round measures the loop without, with, with and without, so that a machine
 that slows down or speeds up meanwhile favours neither; its result is the time of a step with, over that without. Steps
-are not picked: a stall that watching causes counts. The middle of all rounds is reported, with the range of its middle
-half; where that is wide, the machine was not quiet.
+are not picked: a stall that watching causes counts. A part is measured again if other processes used the processors
+meanwhile, or if the machine was at another speed: a virtual one often has two, for seconds each. The middle of all
+rounds is reported, with the range of its middle half.
 """
 
 import argparse
@@ -27,10 +28,14 @@ from common import Report
 from training import token_batches
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+# The part of the processors that others may use meanwhile.
+QUIET = 0.03
+# A part whose median is so much larger than another's was measured while the machine was slow.
+SLOW = 1.15
 
 
 def child(address):
-    """Trains for as many seconds as each line says that it reads, and prints the seconds per step."""
+    """Trains for as many seconds as each line says that it reads; prints the mean and the median of its steps."""
     sys.path.insert(0, str(ROOT / "examples"))
     sys.path.insert(0, str(ROOT / "examples" / "qwen3"))
     import framework
@@ -61,15 +66,37 @@ def child(address):
         step()
     print("ready", flush=True)
     for line in sys.stdin:
-        seconds, steps, start = float(line), 0, time.perf_counter()
-        while time.perf_counter() < start + seconds:
+        seconds, times = float(line), [time.perf_counter()]
+        while times[-1] < times[0] + seconds:
             step()
-            steps += 1
-        print((time.perf_counter() - start) / steps, flush=True)
+            times.append(time.perf_counter())
+        steps = [after - before for before, after in itertools.pairwise(times)]
+        print(statistics.mean(steps), statistics.median(steps), flush=True)
+
+
+def processor_seconds():
+    """What all processes have used of the processors, and what this one and those it has started have."""
+    tick = os.sysconf("SC_CLK_TCK")
+    everyone = sum(map(int, pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:4]))
+    used, parents = {}, {}
+    for folder in pathlib.Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = (folder / "stat").read_text().rsplit(") ", 1)[1].split()
+                # With what its own processes used that have ended.
+                used[int(folder.name)], parents[int(folder.name)] = sum(map(int, fields[11:15])), int(fields[1])
+    own = {os.getpid()}
+    while more := {child for child, parent in parents.items() if parent in own} - own:
+        own |= more
+    return everyone / tick, sum(used[process] for process in own if process in used) / tick
 
 
 class Client:
     """A process that trains when told."""
+
+    # Parts that were measured again, and the least median of a part.
+    repeated = 0
+    least = float("inf")
 
     def __init__(self, address, env=None):
         command = [sys.executable, __file__, "--child", "--address", address]
@@ -78,10 +105,22 @@ class Client:
         )
         assert self.process.stdout.readline() == "ready\n", "the training loop did not start"
 
-    def measure(self, seconds):
+    def measure(self, seconds, patience=12):
+        """Seconds per step while this many pass, the machine is at its usual speed and nobody else uses it."""
+        everyone, own = processor_seconds()
+        mean, median = self._measure(seconds)
+        everyone, own = (now - then for now, then in zip(processor_seconds(), (everyone, own)))
+        Client.least = min(Client.least, median)
+        busy = everyone - own > QUIET * seconds * os.cpu_count()
+        if patience and (busy or median > SLOW * Client.least):
+            Client.repeated += 1
+            return self.measure(seconds, patience - 1)
+        return mean
+
+    def _measure(self, seconds):
         self.process.stdin.write(f"{seconds}\n")
         self.process.stdin.flush()
-        return float(self.process.stdout.readline())
+        return map(float, self.process.stdout.readline().split())
 
     def end(self):
         self.process.stdin.close()
@@ -184,6 +223,8 @@ def main():
         logged.end()
     add(report, "top, trace and dashboard together", seen, goal=2)
     add(report, "instruction log", log, goal=3)
+    if Client.repeated:
+        print(f"   {Client.repeated} parts were measured again: the machine was slow, or others used it")
     report.write(args.json)
     print(json.dumps({"watched": seen, "logged": log}))
 

@@ -37,10 +37,9 @@ fn main() -> Any<()> {
     let measured = [
         ("bare tcp", bare),
         ("tcp", link(tcp()?, Wait::Channel)?),
-        ("tcp driven", link(tcp()?, Wait::Drive(0))?),
-        ("tcp driven spinning", link(tcp()?, Wait::Drive(100))?),
+        ("tcp driven", link(tcp()?, Wait::Drive)?),
         ("unix", link(bind_unix(&path)?, Wait::Channel)?),
-        ("unix driven", link(bind_unix(&path)?, Wait::Drive(0))?),
+        ("unix driven", link(bind_unix(&path)?, Wait::Drive)?),
     ];
     let rows = measured.map(|(name, (median, high))| {
         let ratio = median / bare.0;
@@ -84,8 +83,8 @@ fn bare_tcp() -> Any<(f64, f64)> {
 enum Wait {
     /// The I/O thread hands it over.
     Channel,
-    /// The waiting thread drives the connection, spinning for so many microseconds.
-    Drive(u64),
+    /// The waiting thread drives the connection.
+    Drive,
 }
 
 /// A peer and a server.
@@ -100,16 +99,12 @@ fn link(listener: Listener, wait: Wait) -> Any<(f64, f64)> {
             let _ = sender.send(bytes);
         }
     });
-    let mut options = HelloOptions::new(Role::Client);
-    if let Wait::Drive(micros) = wait {
-        options.spin = Duration::from_micros(micros);
-    }
-    let (peer, _) = Peer::connect(&addr, options, on_event)?;
+    let (peer, _) = Peer::connect(&addr, HelloOptions::new(Role::Client), on_event)?;
     let measured = time(|| {
         peer.send(vec![1; BYTES])?;
         match wait {
             Wait::Channel => drop(replies.recv()?),
-            Wait::Drive(_) => {
+            Wait::Drive => {
                 let come =
                     peer.drive(Instant::now() + Duration::from_secs(10), || replies.try_recv().is_ok());
                 assert!(come, "no answer");

@@ -9,7 +9,7 @@ use foldhash::fast::FixedState;
 use gt_ir::{Op, Structure, Ty};
 use gt_sync::Mutex;
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
 /// What is other than in the program followed, each list in order.
@@ -81,9 +81,7 @@ impl Sizes {
 
     /// Types of values follow from the rest.
     fn key(&self) -> u64 {
-        let mut hasher = FixedState::with_seed(11).build_hasher();
-        (&self.inputs, &self.ops).hash(&mut hasher);
-        hasher.finish()
+        FixedState::with_seed(11).hash_one((&self.inputs, &self.ops))
     }
 }
 
