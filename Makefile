@@ -90,12 +90,13 @@ wheel: $(BIN)/.tools kernels ## build the wheel into dist/
 	$(BIN)/maturin build --release --out dist
 
 tour: wheel ## follow the five-minute tour of the docs from the wheel, in an empty environment
-	$(BIN)/python tools/tour.py $(firstword $(wildcard dist/gt-*.whl))
+	$(BIN)/python tools/tour.py dist/gt-*.whl
 
 gpu-kit: wheel ## all that test-gpu needs, in dist/: the wheel, the laws as a program, and pytest
-	cargo build --release -p gt-worker --example gpu_laws --example gpu_gang
+	cargo build --release -p gt-worker --example gpu_laws --example gpu_gang --example gpu_lend
 	install -s $(TARGET)/release/examples/gpu_laws dist/gpu_laws
 	install -s $(TARGET)/release/examples/gpu_gang dist/gpu_gang
+	install -s $(TARGET)/release/examples/gpu_lend dist/gpu_lend
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --only-binary :all: --python-version 3.12 -d dist/tools pytest
 
 bench-gpu: ## on a machine with a GPU, from the wheel in dist/: what one GPU must reach, with PyTorch beside it
@@ -108,9 +109,11 @@ test-gpu: ## on a machine with a GPU, from what gpu-kit put into dist/: the laws
 	$(PYTHON) -m pip install --quiet --no-deps --no-index --target dist/site dist/gt-*.whl dist/tools/*.whl
 	dist/gpu_laws $(LAWS)
 	dist/gpu_gang
+	dist/gpu_lend
 	GT_BACKEND=cuda PYTHONPATH=dist/site $(PYTHON) tests/gpu_smoke.py
-	PYTHONPATH=dist/site $(PYTHON) tests/gpu_gang.py
 	GT_BACKEND=cuda PYTHONPATH=dist/site $(PYTHON) -m pytest tests -p no:cacheprovider
+	PYTHONPATH=dist/site $(PYTHON) tests/gpu_gang.py
+	PYTHONPATH=dist/site $(PYTHON) tests/gpu_move.py
 
 $(BIN)/.tools: requirements-dev.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -1,9 +1,11 @@
 """What watching costs a training loop of Qwen3-tiny: `top`, `trace` and the dashboard together, and the log.
 
-    python benchmarks/overhead.py [--rounds N] [--steps N] [--json overhead.json]
+    python benchmarks/overhead.py [--rounds N] [--seconds S] [--json overhead.json]
 
-Server, worker and client are processes. Each round measures the loop without and with, in turns; the middle of the
-ratios of neighbours counts, so that a machine which slows down for a while does not. Run it on a quiet machine.
+Server, worker and client are processes. A round measures the loop without, with, with and without, so that a machine
+that slows down or speeds up meanwhile favours neither; its result is the time of a step with, over that without. Steps
+are not picked: a stall that watching causes counts. The middle of all rounds is reported, with the range of its middle
+half; where that is wide, the machine was not quiet.
 """
 
 import argparse
@@ -27,8 +29,8 @@ from training import token_batches
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
-def child(steps, address):
-    """Trains; prints the median seconds per step for every line that it reads."""
+def child(address):
+    """Trains for as many seconds as each line says that it reads, and prints the seconds per step."""
     sys.path.insert(0, str(ROOT / "examples"))
     sys.path.insert(0, str(ROOT / "examples" / "qwen3"))
     import framework
@@ -55,30 +57,29 @@ def child(steps, address):
         optimizer.step()
         return loss.item()
 
-    for _ in range(10):
+    for _ in range(30):
         step()
     print("ready", flush=True)
-    for _ in sys.stdin:
-        times = []
-        for _ in range(steps):
-            start = time.perf_counter()
+    for line in sys.stdin:
+        seconds, steps, start = float(line), 0, time.perf_counter()
+        while time.perf_counter() < start + seconds:
             step()
-            times.append(time.perf_counter() - start)
-        print(statistics.median(times), flush=True)
+            steps += 1
+        print((time.perf_counter() - start) / steps, flush=True)
 
 
 class Client:
     """A process that trains when told."""
 
-    def __init__(self, steps, address, env=None):
-        command = [sys.executable, __file__, "--child", "--steps", str(steps), "--address", address]
+    def __init__(self, address, env=None):
+        command = [sys.executable, __file__, "--child", "--address", address]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}
         )
         assert self.process.stdout.readline() == "ready\n", "the training loop did not start"
 
-    def measure(self):
-        self.process.stdin.write("\n")
+    def measure(self, seconds):
+        self.process.stdin.write(f"{seconds}\n")
         self.process.stdin.flush()
         return float(self.process.stdout.readline())
 
@@ -132,35 +133,57 @@ def watched(port, http):
                 tool.wait(20)
             page.join()
             # The dashboard stops looking closely some seconds after the page is closed.
-            time.sleep(6)
+            time.sleep(3.5)
+
+
+def there_and_back(seconds, without, with_):
+    """A round: the time of a step with something, over that without."""
+    before, one = without.measure(seconds), with_.measure(seconds)
+    other, after = with_.measure(seconds), without.measure(seconds)
+    return (one + other) / (before + after)
+
+
+def watched_round(client, seconds, port, http):
+    """The same where the one client is watched for a while."""
+    before = client.measure(seconds)
+    with watched(port, http):
+        during = client.measure(seconds) + client.measure(seconds)
+    return during / (before + client.measure(seconds))
+
+
+def add(report, what, ratios, goal):
+    """The middle of the rounds in percent, and the range of their middle half."""
+    percent = sorted((ratio - 1) * 100 for ratio in ratios)
+    half = f"{len(ratios)} rounds"
+    if len(ratios) > 1:
+        low, _, high = statistics.quantiles(percent, n=4, method="inclusive")
+        half += f", the middle half between {low:.2f} and {high:.2f}%"
+    report.add(what, statistics.median(percent), "%", goal=goal, note=half)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=1.5, help="of each of the four parts of a round")
     parser.add_argument("--json", default="overhead.json")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--address", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        return child(args.steps, args.address)
+        return child(args.address)
     report = Report("what watching costs")
     with system() as (port, http), tempfile.TemporaryDirectory() as folder:
         address = f"localhost:{port}"
-        plain = Client(args.steps, address)
-        logged = Client(args.steps, address, {"GT_INSTRUCTION_LOG": f"{folder}/gt.log"})
+        plain = Client(address)
+        logged = Client(address, {"GT_INSTRUCTION_LOG": f"{folder}/gt.log"})
         seen, log = [], []
         for _ in range(args.rounds):
-            before = plain.measure()
-            log.append(logged.measure() / plain.measure())
-            with watched(port, http):
-                during = plain.measure()
-            seen.append(during / statistics.mean([before, plain.measure()]))
+            seen.append(watched_round(plain, args.seconds, port, http))
+            log.append(there_and_back(args.seconds, plain, logged))
         plain.end()
         logged.end()
-    report.add("top, trace and dashboard together", (statistics.median(seen) - 1) * 100, "%", goal=2)
-    report.add("instruction log", (statistics.median(log) - 1) * 100, "%", goal=3)
+    add(report, "top, trace and dashboard together", seen, goal=2)
+    add(report, "instruction log", log, goal=3)
     report.write(args.json)
     print(json.dumps({"watched": seen, "logged": log}))
 

@@ -4,15 +4,14 @@ Choose with GT_TEST_TRANSPORT=inproc|unix|tcp4. Tests marked `local_only` start 
 """
 
 import os
-import re
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 
 import numpy as np
 import pytest
+from system import System
 
 import gt
 
@@ -23,50 +22,6 @@ LIMIT = 120
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "local_only: starts systems of its own; not for other transports")
-
-
-class System:
-    """A server and its workers, as processes."""
-
-    def __init__(self, workers, unix=None, server_args=()):
-        self.processes = []
-        args = ["-p", "0", *server_args] + (["--unix", unix] if unix else [])
-        server = self._start("gt.server", args, stdout=subprocess.PIPE)
-        self.port = self._port(server)
-        self.address = f"unix:{unix}" if unix else f"localhost:{self.port}"
-        for i in range(workers):
-            self.add_worker(f"w{i}")
-
-    def add_worker(self, name, *args):
-        return self._start("gt.worker", ["--host", "localhost", "-p", str(self.port), "--name", name, *args])
-
-    def _start(self, module, args, **options):
-        env = {k: v for k, v in os.environ.items() if k not in ("GT_SERVER",)}
-        command = [sys.executable, "-m", module, *args]
-        process = subprocess.Popen(command, env=env, text=True, **options)
-        self.processes.append(process)
-        return process
-
-    def _port(self, server):
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
-            line = server.stdout.readline()
-            found = re.search(r":(\d+)\b", line)
-            if found:
-                return int(found.group(1))
-            if not line and server.poll() is not None:
-                break
-        raise RuntimeError("the server did not say where it listens")
-
-    def stop(self):
-        for process in reversed(self.processes):
-            if process.poll() is None:
-                process.send_signal(signal.SIGINT)
-        for process in self.processes:
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
 
 
 @pytest.fixture(scope="session", autouse=True)

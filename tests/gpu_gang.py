@@ -2,20 +2,22 @@
 
 Run it where a GPU is:
 
-    python tests/gpu_gang.py [--backend cpu]
+    python tests/gpu_gang.py [--backend cpu] [--steps 30] [--ways nccl host plain check killed]
 
 Collectives go by NCCL, then by way of the host, and at last a worker is killed while others wait for it: an error in
-seconds. NCCL takes two ranks on one GPU only if it believes them to be on two hosts, hence NCCL_HOSTID.
+seconds. NCCL takes two ranks on one GPU only if it believes them to be on two hosts, hence NCCL_HOSTID. `plain` is NCCL
+without graphs, `check` with each collective compared with what the host works out, and each kernel that was made for a
+plan with those that ship.
 """
 
 import argparse
 import os
 import pathlib
-import re
-import signal
 import subprocess
 import sys
 import time
+
+from system import System
 
 TRAIN = """
 import sys, time
@@ -42,52 +44,24 @@ print("used", sum(n >= len(losses) for n in used), "of", len(used), f"{time.perf
 """
 
 
-class System:
-    """A server and its workers, each with its own environment."""
+class Gang(System):
+    """A system whose workers share a GPU, each with its own environment."""
 
     def __init__(self, backend, *environments):
-        self.processes = []
-        server = self.start("gt.server", ["-p", "0"], {}, stdout=subprocess.PIPE)
-        self.port = None
-        while self.port is None:
-            line = server.stdout.readline()
-            found = re.search(r":(\d+)\b", line)
-            self.port = found and int(found.group(1))
-            assert line, "the server did not say where it listens"
-        place = ["--host", "localhost", "-p", str(self.port)]
+        super().__init__()
         kind = ["--backend", backend] + (["--device", "0"] if backend == "cuda" else ["--threads", "1"])
-        self.workers = [
-            self.start("gt.worker", [*place, "--name", f"w{i}", *kind], env) for i, env in enumerate(environments)
-        ]
-        subprocess.run(
-            [sys.executable, "-m", "gt", "wait", *place, "--workers", str(len(environments))], check=True, timeout=60
-        )
-
-    def start(self, module, args, env, **options):
-        command = [sys.executable, "-m", module, *args]
-        process = subprocess.Popen(command, env={**os.environ, **env}, text=True, **options)
-        self.processes.append(process)
-        return process
+        self.workers = [self.add_worker(f"w{i}", *kind, env=env) for i, env in enumerate(environments)]
+        self.wait(len(environments))
 
     def client(self, steps, env):
         examples = pathlib.Path(__file__).resolve().parents[1] / "examples"
         script = TRAIN.replace("EXAMPLES", repr(str(examples)))
-        command = [sys.executable, "-c", script, f"localhost:{self.port}", str(steps)]
+        command = [sys.executable, "-c", script, self.address, str(steps)]
         return subprocess.Popen(command, env={**os.environ, **env}, text=True, stdout=subprocess.PIPE)
-
-    def stop(self):
-        for process in reversed(self.processes):
-            if process.poll() is None:
-                process.send_signal(signal.SIGINT)
-        for process in self.processes:
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
 
 
 def losses_of(backend, steps, environments, env):
-    system = System(backend, *environments)
+    system = Gang(backend, *environments)
     try:
         out, _ = system.client(steps, env).communicate(timeout=170)
         ended = [worker.poll() for worker in system.workers]
@@ -95,13 +69,13 @@ def losses_of(backend, steps, environments, env):
         system.stop()
     assert "losses" in out, f"no losses; workers ended with {ended}: {out}"
     lines = {line.split()[0]: line.split()[1:] for line in out.splitlines()}
-    print("      used", *lines["used"])
+    print("      used", *lines["used"], flush=True)
     return [float(x) for x in lines["losses"]], int(lines["used"][0])
 
 
 def killed(backend, environments, env):
     """Seconds until a client hears that a worker was killed."""
-    system = System(backend, *environments)
+    system = Gang(backend, *environments)
     try:
         client = system.client(1_000_000, env)
         assert "loss" in client.stdout.readline()
@@ -121,22 +95,28 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", default="cuda", help="what the workers run on")
     parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--ways", nargs="+", default=["nccl", "host", "killed"], help="what is tried")
     args = parser.parse_args()
     split = {"GT_AUTO_SHARD": "1", "GT_SHARD_MIN": "0"}
-    hosts = [{"GT_NCCL": "1", "NCCL_HOSTID": "a"}, {"GT_NCCL": "1", "NCCL_HOSTID": "b"}]
+    hosts = [{"NCCL_HOSTID": "a"}, {"NCCL_HOSTID": "b"}]
+    ways = {"nccl": {}, "host": {"GT_NCCL": "0"}, "plain": {"GT_CUDA_GRAPHS": "0"}, "check": {"GT_NCCL": "check"}}
+    ways = {name: way for name, way in ways.items() if name in args.ways}
     alone, _ = losses_of(args.backend, args.steps, [{}], {})
     failed = 0
-    for name, environments in (("nccl", hosts), ("host", [{"GT_NCCL": "0"}] * 2)):
-        divided, used = losses_of(args.backend, args.steps, environments, split)
-        apart = max(abs(a - b) for a, b in zip(alone, divided, strict=True))
-        right = apart < 1e-4 and used == 2
+    for name, way in ways.items():
+        divided, used = losses_of(args.backend, args.steps, [{**host, **way} for host in hosts], split)
+        apart = [abs(a - b) for a, b in zip(alone, divided, strict=True)]
+        right = max(apart) < 1e-4 and used == 2
         failed += not right
-        print(
-            f"{'ok' if right else 'BAD'} {name}: loss {alone[0]:.4f} -> {divided[-1]:.4f}, {apart:.1e} from one worker"
-        )
-    seconds = killed(args.backend, hosts, split)
-    failed += not seconds < 8
-    print(f"{'ok' if seconds < 8 else 'BAD'} killed: an error after {seconds:.1f} s")
+        word = f"{'ok' if right else 'BAD'} {name}: loss {alone[0]:.4f} -> {divided[-1]:.4f}"
+        first = next((f", first in step {i}" for i, d in enumerate(apart) if d >= 1e-4), "")
+        print(f"{word}, {max(apart):.1e} from one worker{first}", flush=True)
+        if not right:
+            print("      apart", *(f"{d:.0e}" for d in apart))
+    if "killed" in args.ways:
+        seconds = killed(args.backend, hosts, split)
+        failed += not seconds < 8
+        print(f"{'ok' if seconds < 8 else 'BAD'} killed: an error after {seconds:.1f} s")
     sys.exit(failed)
 
 

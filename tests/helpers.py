@@ -76,3 +76,11 @@ def theirs(array, dtype=None, grad=False):
 
 
 needs_torch = __import__("pytest").mark.skipif(torch is None, reason="PyTorch is not installed")
+
+
+def needs_new_torch(what):
+    """Skips what PyTorch does since 2.15 as GT does, and did otherwise before."""
+    import pytest
+
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 15):
+        pytest.skip(f"PyTorch {torch.__version__} differs from 2.15 in {what}")

@@ -173,7 +173,7 @@ def test_a_killed_server_is_noticed_at_once_and_workers_find_the_next(start_syst
     _, errors = client.communicate(timeout=20)
     assert client.returncode == 1 and "gt server -p" in errors
     assert errors.count("lost") == 1, errors
-    system._port(system._start("gt.server", ["-p", str(system.port)], stdout=subprocess.PIPE))
+    system._port(system.start("gt.server", ["-p", str(system.port)], stdout=subprocess.PIPE))
     with gt.open_session(system.address) as session:
         assert (gt.ones(2) + 1).tolist() == [2, 2]
     session.close()
@@ -355,7 +355,9 @@ def test_a_child_leaves_its_parents_session_alone(start_system, run_python):
     system = start_system(workers=1)
     done = run_python(
         f"""
-import gt, os
+import gt, os, warnings
+# Python 3.12 warns of any fork of a process with threads.
+warnings.simplefilter("ignore", DeprecationWarning)
 gt.connect({system.address!r})
 x = gt.ones(3) + 1
 x.tolist()

@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
-from helpers import check, draw, needs_torch, torch
+from helpers import check, draw, needs_new_torch, needs_torch, torch
 
 import gt
 from gt import nn
@@ -75,6 +75,8 @@ LAYERS = [
 @needs_torch
 @pytest.mark.parametrize("layer", LAYERS)
 def test_prints_as_torch_prints(layer):
+    if layer.startswith("LayerNorm"):
+        needs_new_torch("how LayerNorm is printed")
     assert repr(eval(f"nn.{layer}")) == repr(eval(f"torch.nn.{layer}"))
 
 

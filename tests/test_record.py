@@ -13,8 +13,11 @@ STEPS = 9
 
 
 def spoil(i):
-    """Makes the program of step `i` one that never came before."""
-    return gt.zeros(3, i + 1)
+    """Makes the program of step `i` one that never came before, in no other size either."""
+    x = gt.zeros(3)
+    for _ in range(i):
+        x = x + 1
+    return x
 
 
 def network(seed=0, dropout=0.0):
@@ -200,15 +203,74 @@ def test_leaves_that_share_a_gradient():
 
 
 def test_programs_that_differ_in_the_shape_of_an_input_alone():
-    """A reshape gives the same from inputs of many shapes, so that two programs may have the same instructions."""
+    """A reshape gives the same from inputs of many shapes: a program that turns out to be another one than it began
+    like must not become one whose input has another shape."""
 
-    def sums(x):
+    def total(op, *shape):
+        x = gt.ones(*shape)
         gt.synchronize()
-        flat = x.reshape(-1)
-        if x.dim() % 2:
-            return (flat + 1).sum().item()
-        return (flat * 2).sum().item()
+        return op(x.reshape(-1)).sum().item()
 
-    for _ in range(4):
-        for shape in ((6,), (1, 6), (6, 1), (2, 3), (1, 1, 6), (6, 1, 1)):
-            assert sums(gt.ones(*shape)) == 12.0
+    def double(x):
+        return x * 2
+
+    def add(x):
+        return x + 1
+
+    for _ in range(3):
+        assert total(double, 1, 6) == 12.0
+        assert total(add, 1, 1, 6) == 12.0
+    assert total(add, 1, 6) == 12.0
+
+
+def decode(lengths, spoiled=False, heads=2, width=8):
+    """Steps that read a growing part of a buffer, as decoding with a cache does; gives what each comes to."""
+    gt.manual_seed(3)
+    weight = gt.randn(width, width)
+    cache = gt.zeros(1, heads, 64, width)
+    x = gt.randn(1, heads, 1, width)
+    out = []
+    with gt.no_grad():
+        for i, n in enumerate(lengths):
+            if spoiled:
+                spoil(i + 1)
+            y = (x @ weight).tanh()
+            cache[:, :, n : n + 1] = y
+            seen = cache[:, :, : n + 1]
+            x = gt.nn.functional.scaled_dot_product_attention(y, seen, seen) @ weight + 0.25 * y
+            for _ in range(12):
+                x = (x * 1.01).tanh() + y
+            out.append(x.sum().item())
+    return out
+
+
+def test_a_program_is_followed_in_other_sizes():
+    """Each step has another length than all before; lengths that come back are known."""
+    lengths = [*range(40), *range(40)]
+    followed = decode(lengths)
+    before = gt.debug.get_worker_stats()["compilation"]
+    assert decode(lengths) == followed
+    after = gt.debug.get_worker_stats()["compilation"]
+    assert after["misses"] == before["misses"]
+    assert decode(lengths, spoiled=True) == followed
+
+
+def test_shapes_that_change_within_a_followed_program():
+    """Sizes that come back and sizes that do not, with gradients, views and numbers that change."""
+    rng = np.random.default_rng(0)
+    weight = gt.from_numpy(rng.normal(size=(6, 6)).astype("f4")).requires_grad_()
+    for i in range(24):
+        n = [5, 7, 5, 3, 9, 5, 4, 7][i % 8]
+        x = rng.normal(size=(n, 6)).astype("f4")
+        weight.grad = None
+        y = (gt.from_numpy(x) @ weight).tanh() * (0.1 * i)
+        z = y[: n - 1].reshape(-1)[1:] + 0.5
+        z.sum().backward()
+        w = weight.detach().numpy()
+        t = np.tanh(x @ w)
+        want = (t * np.float32(0.1 * i))[: n - 1].reshape(-1)[1:] + np.float32(0.5)
+        np.testing.assert_allclose(z.detach().numpy(), want, rtol=1e-5, atol=1e-6)
+        g = np.full((n, 6), 0.1 * i, "f4")
+        g[n - 1] = 0
+        g[0, 0] = 0
+        np.testing.assert_allclose(weight.grad.numpy(), x.T @ (g * (1 - t * t)), rtol=1e-4, atol=1e-5)

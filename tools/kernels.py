@@ -81,7 +81,7 @@ def constant(name):
 def attention_groups():
     """The kernels of attention that ship: (group, architecture, source), and all they are made from."""
     texts = {}
-    for part in ("parts", "wgmma", "half", "full", "shipped"):
+    for part in ("parts", "wgmma", "half", "hopper", "full", "shipped"):
         with open(os.path.join(SOURCES, f"attention_{part}.cu")) as f:
             texts[part] = f.read()
     entries = {}
@@ -90,7 +90,8 @@ def attention_groups():
         group, *archs = head.split()
         for arch in archs:
             entries.setdefault((group, arch), []).append(entry)
-    half, full = (texts["parts"] + texts["wgmma"] + texts["half"], texts["parts"] + texts["full"])
+    half = texts["parts"] + texts["wgmma"] + texts["half"] + texts["hopper"]
+    full = texts["parts"] + texts["full"]
     groups = [(g, a, (full if g.startswith("f32") else half) + "".join(e)) for (g, a), e in sorted(entries.items())]
     return groups, "".join(texts.values())
 

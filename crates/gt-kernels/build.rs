@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 /// What the kernels of attention are made from.
-const ATTENTION: [&str; 5] = [
+const ATTENTION: [&str; 6] = [
     "attention_parts.cu",
     "attention_wgmma.cu",
     "attention_half.cu",
+    "attention_hopper.cu",
     "attention_full.cu",
     "attention_shipped.cu",
 ];

@@ -2,8 +2,8 @@
 
     python examples/parallel/pipeline.py [--workers 2] [--model-size small]
 
-Recording waits for nothing, so stages work on different micro-batches at the same time. A worker runs what it is sent
-in the order in which it was recorded, so the forward passes come first: that order has the smallest bubble.
+Recording waits for nothing, so the usual loop is all that it takes: a stage that waits for the gradient of one
+micro-batch goes on with the next, and takes the gradient first when it has come (one forward, one backward).
 """
 
 import common
@@ -16,23 +16,13 @@ MICRO_BATCHES = 4
 
 def step(model, ids, targets):
     """One batch in micro-batches; the gradients add up to those of the whole batch."""
-    size = len(ids) // MICRO_BATCHES
-    parts = [slice(i * size, (i + 1) * size) for i in range(MICRO_BATCHES)]
-    losses, total = [], 0.0
-
-    def forward(part):
+    size, total = len(ids) // MICRO_BATCHES, 0.0
+    for at in range(0, MICRO_BATCHES * size, size):
+        part = slice(at, at + size)
         with gt.signal.context("train"):
-            losses.append(model.loss(common.tensor(ids[part]), common.tensor(targets[part])) / MICRO_BATCHES)
-
-    def backward():
-        loss = losses.pop(0)
+            loss = model.loss(common.tensor(ids[part]), common.tensor(targets[part])) / MICRO_BATCHES
         loss.backward()
-        return loss.detach()
-
-    for part in parts:
-        forward(part)
-    while losses:
-        total = total + backward()
+        total = total + loss.detach()
     return total
 
 

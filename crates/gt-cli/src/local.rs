@@ -92,7 +92,9 @@ impl Local {
         });
         let worker = Arc::new(Worker::start(config, say));
         let hands = worker.clone();
-        let id = self.hub.attach(worker.info(), move |back| {
+        // A worker on its own shares programs with nobody.
+        let info = if n > 1 { worker.measured_info() } else { worker.info() };
+        let id = self.hub.attach(info, move |back| {
             let _ = line.set(back);
             Box::new(move |cmd| hands.handle(cmd))
         });

@@ -74,7 +74,7 @@ fn open(addr: Addr, token: Option<String>, on_msg: OnMsg) -> Result<(Arc<dyn Lin
     let downloads = bulk_thread("gt-download", &road)?;
     let receiver = road.clone();
     let on_event = Box::new(move |event| receiver.receive(event, &uploads, &downloads));
-    let options = HelloOptions { token, spin: gt_net::spin::MOMENT, ..HelloOptions::new(Role::Client) };
+    let options = HelloOptions { token, ..HelloOptions::new(Role::Client) };
     let (peer, welcome) =
         Peer::connect(&addr, options, on_event).map_err(|e| Error::Connection(e.to_string()))?;
     let session: SessionWelcome = decode(&welcome.body)?;

@@ -18,12 +18,14 @@ use crate::value::{SETTLED, Value, ValueInner};
 use foldhash::fast::FixedState;
 use gt_ir::{Error, Program, Result, TensorId, Ty};
 use gt_net::msg::{Bytes, ClientMsg, Fetch, INLINE_BYTES, SessionMsg, SessionWelcome, Stats, Tidy};
+use gt_net::spin::Habit;
 use gt_sync::Mutex;
 use inbox::Shared;
 use outbox::Outbox;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// One client's connection to a dispatcher.
 pub struct Session {
@@ -55,6 +57,9 @@ pub struct Generator {
     pub offset: u64,
 }
 
+/// Answers that take no longer are waited for awake.
+const ANSWER: Duration = Duration::from_micros(400);
+
 static SESSIONS: AtomicU64 = AtomicU64::new(1);
 
 impl Session {
@@ -63,7 +68,7 @@ impl Session {
         // They travel in the handshake; one that cannot be meant is told here, where it was set.
         gt_net::compiling::Compiling::from_env()?;
         crate::signal::registry::check()?;
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared { habit: Habit::in_turn(ANSWER), ..Shared::default() });
         let inbox = shared.clone();
         let log = match &settings.log {
             Some(path) => Some(Arc::new(Mutex::new(open_log(path)?))),

@@ -6,6 +6,7 @@ pub mod prefix;
 mod repeat;
 mod seal;
 mod show;
+mod sizes;
 
 use crate::cell::Cell;
 use crate::session::Session;
@@ -16,7 +17,7 @@ use gt_ir::{Arg, Args, Instr, Op, Result, Scalar, Slot, Structure, TensorId, Ty,
 use gt_sync::Mutex;
 use open::{Entry, Open, WINDOW};
 pub(crate) use repeat::{Spot, Stretch};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// A cell that an open program has given a new value, and what it held before (C5: reverted if the program fails).
@@ -104,6 +105,13 @@ const EAGER_FREE: u64 = 32 << 20;
 /// Bytes of host data at which a program is cut, as it is at its cap: it has to fit a message.
 const MAX_DATA: usize = 4 << 20;
 
+/// Some stream of this process went on with other workers.
+static ANY_MOVED: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn any_moved() -> bool {
+    ANY_MOVED.load(Ordering::Relaxed)
+}
+
 /// One thread's recorder within a session.
 pub struct Stream {
     pub session: Weak<Session>,
@@ -114,6 +122,8 @@ pub struct Stream {
     pasts: Arc<Pasts>,
     /// The open program follows none; a hint, to be read without the lock.
     apart: AtomicBool,
+    /// How often it went on with other workers.
+    moves: AtomicU64,
     cap: usize,
 }
 
@@ -127,6 +137,7 @@ impl Stream {
             open: Mutex::new(Open::new(SETTLED + 1, positions, pasts.clone())),
             pasts,
             apart: AtomicBool::new(false),
+            moves: AtomicU64::new(0),
             cap: cap.max(2 * WINDOW),
         })
     }
@@ -271,6 +282,8 @@ impl Stream {
         let all = open.len();
         let sent = if elsewhere {
             // Other workers go on with it meanwhile.
+            self.moves.fetch_add(1, Ordering::Relaxed);
+            ANY_MOVED.store(true, Ordering::Relaxed);
             session.send_sealed(open.seal_prefix(all))
         } else if open.step_ended {
             session.queue_sealed(open.seal_prefix(all))
@@ -292,6 +305,11 @@ impl Stream {
             session.wait_for_credit()?;
         }
         Ok(())
+    }
+
+    /// How often it went on with other workers.
+    pub(crate) fn moves(&self) -> u64 {
+        self.moves.load(Ordering::Relaxed)
     }
 
     /// Notes that a cell has a new value from the open program.

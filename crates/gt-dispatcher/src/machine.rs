@@ -13,6 +13,7 @@ mod pool;
 mod report;
 mod session;
 mod signals;
+mod speeds;
 mod stats;
 
 pub use session::{Session, Tensor};
@@ -298,7 +299,12 @@ impl Machine {
 
     fn worker_up(&mut self, now: u64, worker: WorkerId, info: WorkerInfo, out: &mut Vec<Action>) {
         self.log.line(now, out, "CONNECT", &format!("WORKER {}", info.name), "Worker", 0, || {
-            format!("{} on {}, {} threads", info.backend, info.device, info.threads)
+            let speed = &info.speed;
+            let measured = format!(
+                "{:.3e} flop/s, {:.3e} B/s, wakes in {:.1e} s",
+                speed.flops, speed.memory, speed.wake
+            );
+            format!("{} on {}, {} threads, {measured}", info.backend, info.device, info.threads)
         });
         self.pool.add(worker, info);
         self.watch_worker(worker, out);

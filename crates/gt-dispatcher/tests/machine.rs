@@ -54,6 +54,7 @@ impl Rig {
             ticket_key: [0; 16],
             process: gt_net::process::Process::this(),
             gangs: true,
+            speed: Default::default(),
         };
         self.step(Event::WorkerUp { worker: WorkerId(i), info })
     }
@@ -196,6 +197,7 @@ fn carried_bytes_never_come_to_the_machine() {
         ticket_key: [0; 16],
         process: gt_net::process::Process::this(),
         gangs: false,
+        speed: Default::default(),
     };
     let worker = WorkerId(3);
     rig.step(Event::WorkerUp { worker, info });

@@ -66,6 +66,7 @@ impl Hand {
             ticket_key: TicketKey::random().0,
             process: gt_net::process::Process::this(),
             gangs: false,
+            speed: Default::default(),
         };
         Hand::connect(addr, Role::Worker, encode(&info))
     }

@@ -26,6 +26,7 @@ fn machine(workers: u32) -> Machine {
             ticket_key: [0; 16],
             process: gt_net::process::Process::this(),
             gangs: false,
+            speed: Default::default(),
         };
         machine.step(0, Event::WorkerUp { worker: WorkerId(i), info }, &mut out);
     }

@@ -6,7 +6,7 @@ use crate::signal::Mark;
 use crate::{Result, Scalar, Ty, bail};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
 
 /// A tensor's name within its session, written once (C1).
@@ -96,6 +96,27 @@ impl Structure {
     /// The plan key: a hash of the whole structure. Equal keys are compared in full before they count as equal.
     pub fn key(&self) -> u64 {
         foldhash::quality::FixedState::default().hash_one(self)
+    }
+
+    /// A hash of the structure without its sizes and numbers: equal for programs that may differ in those alone.
+    pub fn kin(&self) -> u64 {
+        let mut h = foldhash::fast::FixedState::default().build_hasher();
+        for input in &self.inputs {
+            (input.ty.dtype, input.ty.shape.len(), input.dies).hash(&mut h);
+        }
+        for instr in &self.instrs {
+            // Names are static, so an address stands for one.
+            instr.op.text().as_ptr().hash(&mut h);
+            for arg in &instr.args {
+                match arg {
+                    Arg::Value(v) => h.write_u32(*v),
+                    Arg::Const(_) => h.write_u8(1),
+                    Arg::Slot(k) => h.write_u32(!k),
+                }
+            }
+        }
+        self.outs.hash(&mut h);
+        h.finish()
     }
 
     /// The type of every value, inputs first. Fails if anything in the structure is not well formed, so that

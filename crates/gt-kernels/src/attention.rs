@@ -17,7 +17,8 @@ pub const PLAIN: &str = concat!(include_str!("attention_parts.cu"), include_str!
 pub(crate) const HALF: &str = concat!(
     include_str!("attention_parts.cu"),
     include_str!("attention_wgmma.cu"),
-    include_str!("attention_half.cu")
+    include_str!("attention_half.cu"),
+    include_str!("attention_hopper.cu")
 );
 pub(crate) const FULL: &str = concat!(include_str!("attention_parts.cu"), include_str!("attention_full.cu"));
 /// The most shared memory of a block on every device with tensor cores for bf16.
@@ -347,7 +348,11 @@ impl<'a> Problem<'a> {
         if self.d.min(self.e) == 0 || most > 256 || self.key_heads == 0 {
             return None;
         }
-        let make = if self.is_half() { Problem::half } else { Problem::full };
+        let make = match self.is_half() {
+            true if self.grouped() => Problem::hopper,
+            true => Problem::half,
+            false => Problem::full,
+        };
         let mut list = Vec::new();
         for call in &self.calls {
             for &part in parts {
@@ -380,15 +385,7 @@ impl<'a> Problem<'a> {
     fn half(&self, part: Part) -> Kernel {
         let (d, e) = (self.d.next_multiple_of(16), self.e.next_multiple_of(16));
         let wide = self.wide();
-        let (heads, len) = match part {
-            Part::Forward | Part::Dq => (self.heads, self.rows),
-            Part::Dkv | Part::Dk | Part::Dv => (self.key_heads, self.cols),
-        };
-        // Products of four warps together, for heads of whole blocks of 64.
-        let group = self.target.hopper && !wide && (d | e) % 64 == 0 && self.busy(heads, len, 64);
         let (warps, m) = match part {
-            Part::Forward if group => (if self.busy(heads, len, 256) { 8 } else { 4 }, 1),
-            Part::Dq | Part::Dkv if group => (4, 1),
             Part::Forward | Part::Dq if wide => (4, 1),
             Part::Forward | Part::Dq if self.busy(self.heads, self.rows, 256) => (4, 2),
             Part::Forward | Part::Dq if self.busy(self.heads, self.rows, 64) => (4, 1),
@@ -400,13 +397,7 @@ impl<'a> Problem<'a> {
         let other = match (part, wide) {
             (Part::Forward, false) => 64,
             (Part::Forward, true) => 32,
-            (Part::Dq, false) => {
-                if group {
-                    64
-                } else {
-                    32
-                }
-            }
+            (Part::Dq, false) => 32,
             (_, true) => 16,
             (_, false) => 64,
         };
@@ -418,22 +409,49 @@ impl<'a> Problem<'a> {
         let (own, passing) = (tile * (row(d) + row(e)), 2 * other * (row(d) + row(e)));
         let (function, shared) = match part {
             Part::Forward => {
-                (format!("gta_half_forward<{h}, {group}, {sizes}, {m}, {other}"), tile * row(d) + passing)
+                (format!("gta_half_forward<{h}, {sizes}, {m}, {other}"), tile * row(d) + passing)
             }
-            Part::Dq => {
-                (format!("gta_half_dq<{h}, {group}, {sizes}, {m}, {other}"), own + passing + 4 * tile)
-            }
+            Part::Dq => (format!("gta_half_dq<{h}, {sizes}, {m}, {other}"), own + passing + 4 * tile),
             Part::Dkv | Part::Dk | Part::Dv => {
                 let (dk, dv) = (part != Part::Dv, part != Part::Dk);
-                (
-                    format!("gta_half_dkv<{h}, {group}, {sizes}, {other}, {dk}, {dv}"),
-                    own + passing + 16 * other,
-                )
+                (format!("gta_half_dkv<{h}, {sizes}, {other}, {dk}, {dv}"), own + passing + 16 * other)
             }
         };
-        let tiles = format!("{tile}_{other}{}", if group { "_wg" } else { "" });
-        let name = self.name(part, suffix, &tiles, vec);
-        self.kernel(HALF, name, &function, vec, tile, 32 * warps, shared)
+        let name = self.name(part, suffix, &format!("{tile}_{other}"), vec);
+        let function = format!("{function}, {vec}, {}, {}", self.causal, self.mask_kind());
+        self.kernel(HALF, name, &function, 2, tile, 32 * warps, shared)
+    }
+
+    /// Whether products are made by four warps together: for heads of whole blocks of 64, on tiles of 64 rows.
+    fn grouped(&self) -> bool {
+        let whole = (self.d.next_multiple_of(16) | self.e.next_multiple_of(16)).is_multiple_of(64);
+        let vec = self.aligned && self.d.is_multiple_of(8) && self.e.is_multiple_of(8);
+        let busy = self.busy(self.heads, self.rows, 64) && self.busy(self.key_heads, self.cols, 64);
+        self.target.hopper && !self.wide() && whole && vec && busy
+    }
+
+    /// A kernel for Hopper.
+    fn hopper(&self, part: Part) -> Kernel {
+        let (d, e) = (self.d.next_multiple_of(16), self.e.next_multiple_of(16));
+        let (heads, len) = match part {
+            Part::Forward | Part::Dq => (self.heads, self.rows),
+            Part::Dkv | Part::Dk | Part::Dv => (self.key_heads, self.cols),
+        };
+        // Gradients keep more in registers: two small blocks of them fill each other's gaps better than a large one.
+        let groups = if part == Part::Forward && self.busy(heads, len, 256) { 2 } else { 1 };
+        let (tile, other) = (64 * groups, 64);
+        let (h, suffix) = if self.dtype == DType::F16 { ("GtaF16", "f16") } else { ("GtaBF16", "bf16") };
+        let row = 2 * (d + e);
+        let passing = 2 * other * row;
+        let (function, shared) = match part {
+            Part::Forward => ("forward", tile * 2 * d + passing),
+            Part::Dq => ("dq", tile * row + passing + 4 * tile),
+            Part::Dkv | Part::Dk | Part::Dv => ("dkv", tile * row + passing + 16 * other),
+        };
+        let sizes = format!("{h}, {d}, {}, {e}, {}, {groups}, {other}", self.d, self.e);
+        let function = format!("gta_hopper_{function}<{sizes}, {}, {}", self.causal, self.mask_kind());
+        let name = self.name(part, suffix, &format!("{tile}_{other}_wg"), true);
+        self.kernel(HALF, name, &function, 2, tile, 128 * groups, shared)
     }
 
     /// A kernel in the arithmetic of the type itself.
@@ -464,7 +482,8 @@ impl<'a> Problem<'a> {
         let function = format!("gta_full_{what}<{t}, {d}, {}, {e}, {}, {rm}, {rn}", self.d, self.e);
         let vec = self.aligned && [self.d, self.e].iter().all(|n| (n * size).is_multiple_of(16));
         let name = self.name(part, t, &format!("{}_{}", 8 * rm, 16 * rn), vec);
-        self.kernel(FULL, name, &function, vec, 8 * rm, 128, shared(rm, rn))
+        let function = format!("{function}, {vec}, {}, {}", self.causal, self.mask_kind());
+        self.kernel(FULL, name, &function, 2, 8 * rm, 128, shared(rm, rn))
     }
 
     /// A name that says all the text depends on.
@@ -474,22 +493,20 @@ impl<'a> Problem<'a> {
         format!("gta_{part}_{t}_{}_{}_{tiles}_{kind}", self.d, self.e)
     }
 
+    /// `blocks` of them share a multiprocessor, and fill each other's gaps.
     fn kernel(
         &self,
         parts: &str,
         name: String,
         function: &str,
-        vec: bool,
+        blocks: usize,
         tile: usize,
         threads: usize,
         shared: usize,
     ) -> Kernel {
-        let rest = format!("{vec}, {}, {}", self.causal, self.mask_kind());
-        // Two blocks of a multiprocessor fill each other's gaps.
-        let blocks = 2;
         let text = format!(
             "{parts}extern \"C\" __global__ void __launch_bounds__({threads}, {blocks}) {name}(GtaParams p) {{\n    \
-             {function}, {rest}>(p);\n}}\n"
+             {function}>(p);\n}}\n"
         );
         Kernel { name, text, tile, threads: threads as u32, shared }
     }

@@ -132,27 +132,6 @@ template <class H, int MT, int N, int W> GTA_FN void gta_sums(
     }
 }
 
-// Where operands start, and both kinds of product, by warps alone or (WG) by groups of four.
-template <bool WG, int ROWS, int W> GTA_FN gta_addr gta_left_at(const gta_half *tile, int row) {
-    return WG ? gta_address(tile) + row / 64 * (64 * 128) : gta_lane_left<ROWS, W>(tile, row);
-}
-template <bool WG, int ROWS, int W> GTA_FN gta_addr gta_right_at(const gta_half *tile) {
-    return WG ? gta_address(tile) : gta_lane_right<ROWS, W>(tile);
-}
-template <bool WG, int ROWS, int W> GTA_FN gta_addr gta_rows_at(const gta_half *tile) {
-    return WG ? gta_address(tile) : gta_lane_left<ROWS, W>(tile, 0);
-}
-template <class H, bool WG, int MT, int ROWS, int N, int W>
-GTA_FN void gta_first(float (*s)[N / 8][4], gta_addr left, gta_addr right) {
-    if constexpr (WG) gta_wg_scores<H, ROWS, N, W>(&s[0][0][0], left, right);
-    else gta_scores<H, MT, ROWS, N, W>(s, left, right);
-}
-template <class H, bool WG, int MT, int N, int W>
-GTA_FN void gta_second(float (*acc)[W / 8][4], float (*s)[N / 8][4], gta_addr right) {
-    if constexpr (WG) gta_wg_sums<H, N, W>(&acc[0][0][0], s[0], right);
-    else gta_sums<H, MT, N, W>(acc, s, right);
-}
-
 // Writes 16 rows of a warp times `by` of each (the lane's row and the eighth after it) through its own part of a tile.
 template <class H, int W, int WW, bool VEC> GTA_FN void gta_store(
     float (*acc)[4], const float *by, gta_half *tile, int first, gta_half *to, gta_int pitch, gta_int limit) {
@@ -244,7 +223,7 @@ template <int MT, int BN> GTA_FN void gta_turn(float (*s)[BN / 8][4]) {
             for (int i = 0; i < 4; i++) s[m][n][i] = -s[m][n][i];
 }
 
-template <class H, bool WG, int D, int DD, int E, int EE, int WARPS, int MT, int BN, bool VEC, bool CAUSAL, int MASK>
+template <class H, int D, int DD, int E, int EE, int WARPS, int MT, int BN, bool VEC, bool CAUSAL, int MASK>
 GTA_FN void gta_half_forward(const GtaParams &p) {
     constexpr int BM = WARPS * MT * 16, THREADS = WARPS * 32;
     if (gta_stop(p)) return;
@@ -270,8 +249,8 @@ GTA_FN void gta_half_forward(const GtaParams &p) {
         top[m][0] = top[m][1] = gta_least<float>();
         sum[m][0] = sum[m][1] = 0;
     }
-    gta_addr at_q = gta_left_at<WG, BM, D>(sq, own), at_k = gta_right_at<WG, BN, D>(sk);
-    gta_addr at_v = gta_rows_at<WG, BN, E>(sv);
+    gta_addr at_q = gta_lane_left<BM, D>(sq, own), at_k = gta_lane_right<BN, D>(sk);
+    gta_addr at_v = gta_lane_left<BN, E>(sv, 0);
     const gta_half *q = gta_row<gta_half>(p.q, t.batch, t.head, t.first);
     gta_load<BM, D, DD, THREADS, VEC>(sq, q, p.q.row, (int)p.rows - t.first);
     gta_load<BN, D, DD, THREADS, VEC>(sk, k, p.k.row, (int)p.cols);
@@ -281,7 +260,6 @@ GTA_FN void gta_half_forward(const GtaParams &p) {
         gta_addr stage_k = (j & 1) * GtaSize<BN, D>::N * 2, stage_v = (j & 1) * GtaSize<BN, E>::N * 2;
         int col0 = j * BN;
         gta_copies_done();
-        if (WG) gta_wg_written();
         __syncthreads();
         if (j + 1 < tiles) {
             int next = col0 + BN, other = (j + 1) & 1;
@@ -290,10 +268,10 @@ GTA_FN void gta_half_forward(const GtaParams &p) {
             gta_load<BN, E, EE, THREADS, VEC>(vn, v + (gta_int)next * p.v.row, p.v.row, (int)p.cols - next);
             gta_copies_sent();
         }
-        // None of the rows that are multiplied together sees this tile.
-        if (CAUSAL && col0 > (WG ? t.first + own / 64 * 64 + 63 : row0 + MT * 16 - 1)) continue;
+        // None of this warp's rows sees this tile.
+        if (CAUSAL && col0 > row0 + MT * 16 - 1) continue;
         float s[MT][BN / 8][4];
-        gta_first<H, WG, MT, BM, BN, D>(s, at_q, at_k + stage_k);
+        gta_scores<H, MT, BM, BN, D>(s, at_q, at_k + stage_k);
         if (f.turned) gta_turn<MT, BN>(s);
         gta_see<H, MT, BN, CAUSAL, MASK>(s, p, t, f.all, row0, col0);
         float old[MT][2], base[MT][2];
@@ -333,7 +311,7 @@ GTA_FN void gta_half_forward(const GtaParams &p) {
                     s[m][n][i] = gta_exp2(gta_fma(s[m][n][i], f.last, -base[m][i >> 1]));
                     sum[m][i >> 1] += s[m][n][i];
                 }
-        gta_second<H, WG, MT, BN, E>(acc, s, at_v + stage_v);
+        gta_sums<H, MT, BN, E>(acc, s, at_v + stage_v);
     }
     if (tiles == 0) gta_copies_done();
     __syncthreads(); // The tile of queries serves to write results.
@@ -371,37 +349,53 @@ GTA_FN void gta_deltas(const GtaParams &p, const GtaTile &t, gta_int row0, float
     constexpr int CHUNKS = EE / 8;
     // By 16 bytes where a whole number of rows is read at once.
     constexpr bool WHOLE = VEC && EE % 8 == 0 && CHUNKS <= 32 && 32 % (CHUNKS == 0 ? 1 : CHUNKS) == 0;
-    constexpr int LANES = WHOLE ? CHUNKS : 32;
-#pragma unroll
-    for (int r = 0; r < ROWS; r += 32 / LANES) {
-        int own = r + lane / LANES;
-        gta_int row = row0 + own;
-        float x = 0;
-        if (own < ROWS && row < p.rows) {
-            const gta_half *a = gta_row<gta_half>(p.out, t.batch, t.head, row);
-            const gta_half *b = gta_row<gta_half>(p.dout, t.batch, t.head, row);
-            if (WHOLE) {
-                union {
-                    uint4 all;
-                    gta_half each[8];
-                } u, v;
-                u.all = ((const uint4 *)a)[lane % LANES];
-                v.all = ((const uint4 *)b)[lane % LANES];
-#pragma unroll
-                for (int i = 0; i < 8; i++) x = gta_fma(H::get(u.each[i]), H::get(v.each[i]), x);
-            } else {
-                for (int c = lane; c < EE; c += 32) x = gta_fma(H::get(a[c]), H::get(b[c]), x);
-            }
-        }
+    constexpr int LANES = WHOLE ? CHUNKS : 32, ONCE = 32 / LANES;
+    auto row_of = [&](int r) {
+        gta_int row = row0 + r + lane / LANES;
+        return row < p.rows ? row : p.rows - 1;
+    };
+    auto sum = [&](float x, int r) {
 #pragma unroll
         for (int i = LANES / 2; i > 0; i >>= 1) x += __shfl_xor_sync(0xffffffffu, x, i);
-        if (lane % LANES == 0 && own < ROWS) to[own] = x;
+        if (lane % LANES == 0) to[r + lane / LANES] = x;
+    };
+    if constexpr (WHOLE) {
+        // Eight rows are on their way at a time. Those that are not there count nothing.
+        constexpr int AHEAD = ROWS / ONCE < 8 ? ROWS / ONCE : 8;
+#pragma unroll
+        for (int first = 0; first < ROWS; first += AHEAD * ONCE) {
+            union {
+                uint4 all;
+                gta_half each[8];
+            } u[AHEAD], v[AHEAD];
+#pragma unroll
+            for (int k = 0; k < AHEAD; k++) {
+                gta_int row = row_of(first + k * ONCE);
+                u[k].all = ((const uint4 *)gta_row<gta_half>(p.out, t.batch, t.head, row))[lane % LANES];
+                v[k].all = ((const uint4 *)gta_row<gta_half>(p.dout, t.batch, t.head, row))[lane % LANES];
+            }
+#pragma unroll
+            for (int k = 0; k < AHEAD; k++) {
+                float x = 0;
+#pragma unroll
+                for (int i = 0; i < 8; i++) x = gta_fma(H::get(u[k].each[i]), H::get(v[k].each[i]), x);
+                sum(x, first + k * ONCE);
+            }
+        }
+    } else {
+        for (int r = 0; r < ROWS; r++) {
+            const gta_half *a = gta_row<gta_half>(p.out, t.batch, t.head, row_of(r));
+            const gta_half *b = gta_row<gta_half>(p.dout, t.batch, t.head, row_of(r));
+            float x = 0;
+            for (int c = lane; c < EE; c += 32) x = gta_fma(H::get(a[c]), H::get(b[c]), x);
+            sum(x, r);
+        }
     }
     __syncwarp();
 }
 
 // dq of a tile of rows; also leaves what the gradients of keys and values read of each row.
-template <class H, bool WG, int D, int DD, int E, int EE, int WARPS, int MT, int BN, bool VEC, bool CAUSAL, int MASK>
+template <class H, int D, int DD, int E, int EE, int WARPS, int MT, int BN, bool VEC, bool CAUSAL, int MASK>
 GTA_FN void gta_half_dq(const GtaParams &p) {
     constexpr int BM = WARPS * MT * 16, THREADS = WARPS * 32;
     if (gta_stop(p)) return;
@@ -418,9 +412,9 @@ GTA_FN void gta_half_dq(const GtaParams &p) {
     GtaFactor f = gta_factor<MASK>(p);
     gta_int at = ((p.first + t.batch) * p.heads + t.head) * p.rows;
 
-    gta_addr at_q = gta_left_at<WG, BM, D>(sq, own), at_d = gta_left_at<WG, BM, E>(sd, own);
-    gta_addr at_k = gta_right_at<WG, BN, D>(sk), at_v = gta_right_at<WG, BN, E>(sv);
-    gta_addr at_rows = gta_rows_at<WG, BN, D>(sk);
+    gta_addr at_q = gta_lane_left<BM, D>(sq, own), at_d = gta_lane_left<BM, E>(sd, own);
+    gta_addr at_k = gta_lane_right<BN, D>(sk), at_v = gta_lane_right<BN, E>(sv);
+    gta_addr at_rows = gta_lane_left<BN, D>(sk, 0);
     const gta_half *q = gta_row<gta_half>(p.q, t.batch, t.head, t.first);
     const gta_half *dout = gta_row<gta_half>(p.dout, t.batch, t.head, t.first);
     gta_load<BM, D, DD, THREADS, VEC>(sq, q, p.q.row, (int)p.rows - t.first);
@@ -457,7 +451,6 @@ GTA_FN void gta_half_dq(const GtaParams &p) {
         gta_addr stage_k = (j & 1) * GtaSize<BN, D>::N * 2, stage_v = (j & 1) * GtaSize<BN, E>::N * 2;
         int col0 = j * BN;
         gta_copies_done();
-        if (WG) gta_wg_written();
         __syncthreads();
         if (j + 1 < tiles) {
             int next = col0 + BN, other = (j + 1) & 1;
@@ -466,12 +459,12 @@ GTA_FN void gta_half_dq(const GtaParams &p) {
             gta_load<BN, E, EE, THREADS, VEC>(vn, v + (gta_int)next * p.v.row, p.v.row, (int)p.cols - next);
             gta_copies_sent();
         }
-        if (CAUSAL && col0 > (WG ? t.first + own / 64 * 64 + 63 : row0 + MT * 16 - 1)) continue;
+        if (CAUSAL && col0 > row0 + MT * 16 - 1) continue;
         float s[MT][BN / 8][4], g[MT][BN / 8][4];
-        gta_first<H, WG, MT, BM, BN, D>(s, at_q, at_k + stage_k);
+        gta_scores<H, MT, BM, BN, D>(s, at_q, at_k + stage_k);
         if (f.turned) gta_turn<MT, BN>(s);
         gta_see<H, MT, BN, CAUSAL, MASK>(s, p, t, f.all, row0, col0);
-        gta_first<H, WG, MT, BM, BN, E>(g, at_d, at_v + stage_v);
+        gta_scores<H, MT, BM, BN, E>(g, at_d, at_v + stage_v);
 #pragma unroll
         for (int m = 0; m < MT; m++)
 #pragma unroll
@@ -481,7 +474,7 @@ GTA_FN void gta_half_dq(const GtaParams &p) {
                     float x = gta_exp2(gta_fma(s[m][n][i], f.last, -lse[m][i >> 1]));
                     s[m][n][i] = x * (g[m][n][i] - delta[m][i >> 1]);
                 }
-        gta_second<H, WG, MT, BN, D>(acc, s, at_rows + stage_k);
+        gta_sums<H, MT, BN, D>(acc, s, at_rows + stage_k);
     }
     if (tiles == 0) gta_copies_done();
     __syncthreads();
@@ -496,7 +489,7 @@ GTA_FN void gta_half_dq(const GtaParams &p) {
 
 // dk and dv of a tile of keys, from every row of every head that shares them, in order. The scores are transposed: a warp
 // has 16 keys, and rows are columns.
-template <class H, bool WG, int D, int DD, int E, int EE, int WARPS, int BM, bool DK, bool DV, bool VEC, bool CAUSAL,
+template <class H, int D, int DD, int E, int EE, int WARPS, int BM, bool DK, bool DV, bool VEC, bool CAUSAL,
           int MASK>
 GTA_FN void gta_half_dkv(const GtaParams &p) {
     constexpr int BN = WARPS * 16, THREADS = WARPS * 32;
@@ -513,9 +506,9 @@ GTA_FN void gta_half_dkv(const GtaParams &p) {
     // Tiles of rows that see these keys, for each head in turn.
     int from = CAUSAL ? t.first / BM : 0, until = ((int)p.rows + BM - 1) / BM;
     int each = until > from ? until - from : 0, tiles = each * (int)group;
-    gta_addr at_k = gta_left_at<WG, BN, D>(sk, own), at_v = gta_left_at<WG, BN, E>(sv, own);
-    gta_addr at_q = gta_right_at<WG, BM, D>(sq), at_d = gta_right_at<WG, BM, E>(sd);
-    gta_addr rows_q = gta_rows_at<WG, BM, D>(sq), rows_d = gta_rows_at<WG, BM, E>(sd);
+    gta_addr at_k = gta_lane_left<BN, D>(sk, own), at_v = gta_lane_left<BN, E>(sv, own);
+    gta_addr at_q = gta_lane_right<BM, D>(sq), at_d = gta_lane_right<BM, E>(sd);
+    gta_addr rows_q = gta_lane_left<BM, D>(sq, 0), rows_d = gta_lane_left<BM, E>(sd, 0);
 
     float ak[1][DK ? D / 8 : 1][4], av[1][DV ? E / 8 : 1][4];
 #pragma unroll
@@ -553,12 +546,11 @@ GTA_FN void gta_half_dkv(const GtaParams &p) {
         int row0 = (from + j % each) * BM, stage = j & 1;
         gta_addr stage_q = stage * GtaSize<BM, D>::N * 2, stage_d = stage * GtaSize<BM, E>::N * 2;
         gta_copies_done();
-        if (WG) gta_wg_written();
         __syncthreads();
         if (j + 1 < tiles) fetch(j + 1);
-        if (CAUSAL && row0 + BM - 1 < (WG ? t.first + own / 64 * 64 : col0)) continue;
+        if (CAUSAL && row0 + BM - 1 < col0) continue;
         float s[1][BM / 8][4], g[1][BM / 8][4];
-        gta_first<H, WG, 1, BN, BM, D>(s, at_k, at_q + stage_q);
+        gta_scores<H, 1, BN, BM, D>(s, at_k, at_q + stage_q);
         bool cut = CAUSAL && row0 < col0 + 15;
 #pragma unroll
         for (int n = 0; n < BM / 8; n++) {
@@ -577,16 +569,16 @@ GTA_FN void gta_half_dkv(const GtaParams &p) {
                 s[0][n][i] = cut && col > row ? 0.0f : x;
             }
         }
-        if (DV) gta_second<H, WG, 1, BM, E>((float(*)[E / 8][4])av, s, rows_d + stage_d);
+        if (DV) gta_sums<H, 1, BM, E>((float(*)[E / 8][4])av, s, rows_d + stage_d);
         if (!DK) continue;
-        gta_first<H, WG, 1, BN, BM, E>(g, at_v, at_d + stage_d);
+        gta_scores<H, 1, BN, BM, E>(g, at_v, at_d + stage_d);
 #pragma unroll
         for (int n = 0; n < BM / 8; n++) {
             float2 delta = *(const float2 *)(se + stage * BM + n * 8 + (lane & 3) * 2);
 #pragma unroll
             for (int i = 0; i < 4; i++) g[0][n][i] = s[0][n][i] * (g[0][n][i] - (i & 1 ? delta.y : delta.x));
         }
-        gta_second<H, WG, 1, BM, D>((float(*)[D / 8][4])ak, g, rows_q + stage_q);
+        gta_sums<H, 1, BM, D>((float(*)[D / 8][4])ak, g, rows_q + stage_q);
     }
     if (tiles == 0) gta_copies_done();
     __syncthreads();

@@ -12,9 +12,7 @@ GTA_FN unsigned long long gta_desc(gta_addr at, int across, int group) {
 
 #ifndef GT_EMULATE
 GTA_FN void gta_wg_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-GTA_FN void gta_wg_end() {
-    asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
-}
+GTA_FN void gta_wg_sent() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // What was written to shared memory is seen by the products that follow a barrier.
 GTA_FN void gta_wg_written() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
@@ -164,31 +162,4 @@ template <> struct GtaWg<GtaBF16, 128> {
     }
 };
 #endif
-
-// s = 64 rows of the left tile (which has ROWS) times rows of the right one, transposed.
-template <class H, int ROWS, int N, int W> GTA_FN void gta_wg_scores(float *s, gta_addr left, gta_addr right) {
-    gta_wg_begin();
-#pragma unroll
-    for (int k = 0; k < W / 16; k++) {
-        gta_addr a = left + (k >> 2) * (ROWS * 128) + (k & 3) * 32, b = right + (k >> 2) * (N * 128) + (k & 3) * 32;
-        GtaWg<H, N>::both(s, gta_desc(a, 16, 1024), gta_desc(b, 16, 1024), k > 0);
-    }
-    gta_wg_end();
-}
-
-// acc += s (rounded) times the rows of the right tile.
-template <class H, int N, int W> GTA_FN void gta_wg_sums(float *acc, float (*s)[4], gta_addr right) {
-    gta_word a[N / 16][4];
-#pragma unroll
-    for (int k = 0; k < N / 16; k++) {
-        a[k][0] = H::two(s[2 * k][0], s[2 * k][1]);
-        a[k][1] = H::two(s[2 * k][2], s[2 * k][3]);
-        a[k][2] = H::two(s[2 * k + 1][0], s[2 * k + 1][1]);
-        a[k][3] = H::two(s[2 * k + 1][2], s[2 * k + 1][3]);
-    }
-    gta_wg_begin();
-#pragma unroll
-    for (int k = 0; k < N / 16; k++) GtaWg<H, W>::right(acc, a[k], gta_desc(right + k * 2048, N * 128, 1024));
-    gta_wg_end();
-}
 #endif

@@ -36,8 +36,6 @@ pub struct HelloOptions {
     pub connect_timeout: Duration,
     /// The longest `send` waits for room when the server reads too slowly.
     pub send_timeout: Duration,
-    /// How long `drive` looks for bytes before it sleeps: quicker answers for some idle time of a core.
-    pub spin: Duration,
     /// When set, `connect` tries until a server appears or the flag becomes true.
     pub connect_retry: Option<Arc<AtomicBool>>,
 }
@@ -61,11 +59,6 @@ impl HelloOptions {
             limits: Limits::default(),
             connect_timeout: Duration::from_secs(10),
             send_timeout: Duration::from_secs(60),
-            spin: Duration::from_micros(if thread::available_parallelism().is_ok_and(|n| n.get() >= 4) {
-                30
-            } else {
-                0
-            }),
             connect_retry: None,
         }
     }

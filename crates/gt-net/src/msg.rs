@@ -292,6 +292,20 @@ pub struct WorkerInfo {
     pub process: Process,
     /// It can run programs together with others.
     pub gangs: bool,
+    pub speed: Speed,
+}
+
+/// What a worker measured of its device before it registered, for the planner. Zeros where it measured nothing.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Speed {
+    /// Operations a second in products of matrices, on all its threads.
+    pub flops: f64,
+    /// Bytes a second that elementwise work reads and writes.
+    pub memory: f64,
+    /// Seconds from waking a thread to its running.
+    pub wake: f64,
+    /// Cores that it may use, which other workers of its host may use too.
+    pub cores: u32,
 }
 
 /// Dispatcher to worker. Everything of one session is carried out in the order of arrival.

@@ -17,7 +17,7 @@ pub use crate::connect::{ConnectError, HelloOptions};
 use crate::addr::Addr;
 use crate::connect::first_connection;
 use crate::drivers::Drivers;
-use crate::handshake::Welcome;
+use crate::handshake::{Role, Welcome};
 use crate::link::{Link, LinkError, Millis};
 use crate::peer_io::{self, Io};
 use crate::port::{Payload, Port, SendError};
@@ -115,6 +115,7 @@ impl Peer {
         let (wake, woken) = UnixStream::pair().map_err(io_error)?;
         wake.set_nonblocking(true).and(woken.set_nonblocking(true)).map_err(io_error)?;
         let stream = Arc::new(stream);
+        let client = options.role == Role::Client;
         let shared = Arc::new(Shared {
             addr: addr.clone(),
             state: Mutex::new(State {
@@ -128,7 +129,7 @@ impl Peer {
             room: Condvar::new(),
             wake,
             drivers: Drivers::new(),
-            habit: Habit::default(),
+            habit: if client { Habit::across() } else { Habit::default() },
             started: Instant::now(),
             process: std::process::id(),
         });
@@ -165,7 +166,7 @@ impl Peer {
     /// Drives one connection; `None` when it ended and has to be mended.
     fn drive_connection(&self, until: Instant, done: &mut impl FnMut() -> bool) -> Option<bool> {
         let shared = &*self.guard.shared;
-        let (start, spin) = (Instant::now(), shared.options.spin.max(shared.habit.awake()));
+        let (start, spin) = (Instant::now(), shared.habit.awake_a_moment());
         loop {
             if done() {
                 shared.habit.took(start.elapsed());

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use gt_net::bulk::{
-    BulkBytes, BulkClient, BulkServer, BulkServerOptions, BulkStore, Dir, Endpoint, Ticket, TicketKey, now_ms,
+    BulkBytes, BulkClient, BulkError, BulkServer, BulkServerOptions, BulkStore, Dir, Endpoint, TakesPieces,
+    Ticket, TicketKey, now_ms,
 };
 use gt_net::shm::Shm;
 
@@ -29,6 +30,13 @@ impl BulkStore for Store {
 
     fn get(&self, ticket: &Ticket) -> Result<BulkBytes, String> {
         self.tensors.lock().unwrap().get(&ticket.tensor).cloned().ok_or_else(|| "no such tensor".into())
+    }
+
+    fn take_pieces(&self, ticket: &Ticket) -> Result<Box<dyn TakesPieces + '_>, String> {
+        match ticket.tensor {
+            667 => Err("no device".into()),
+            tensor => Ok(Box::new(Taker { store: self, tensor, bytes: Vec::new() })),
+        }
     }
 }
 
@@ -198,4 +206,57 @@ fn a_worker_that_is_gone_is_an_error() {
     drop(server);
     let error = client.put(&endpoint, &ticket, &[0; 10]).unwrap_err().to_string();
     assert!(error.contains("no way to reach the worker"), "{error}");
+}
+
+/// Takes cards that are the bytes themselves.
+struct Taker<'a> {
+    store: &'a Store,
+    tensor: u64,
+    bytes: Vec<u8>,
+}
+
+impl TakesPieces for Taker<'_> {
+    fn take(&mut self, card: &[u8]) -> Result<(), String> {
+        if card == b"bad" {
+            return Err("no such memory".into());
+        }
+        self.bytes.extend_from_slice(card);
+        Ok(())
+    }
+
+    fn end(self: Box<Self>) -> Result<(), String> {
+        self.store.tensors.lock().unwrap().insert(self.tensor, BulkBytes::Vec(self.bytes));
+        Ok(())
+    }
+}
+
+#[test]
+fn pieces_are_shown_ahead_and_a_refused_ticket_is_good_for_another_way() {
+    let world = World::new(true);
+    let near = world.near();
+    for tensor in 0..3 {
+        let ticket = world.ticket(tensor, 6, Dir::Put);
+        let given = world.client.put_pieces(&near, &ticket, |pieces| {
+            pieces.show(b"abc")?;
+            pieces.show(b"def")?;
+            pieces.taken()?;
+            pieces.taken()
+        });
+        given.unwrap();
+        let BulkBytes::Vec(bytes) = world.store.tensors.lock().unwrap()[&tensor].clone() else { panic!() };
+        assert_eq!(bytes, b"abcdef");
+    }
+    // Tensor 667 has no device to go to, and memory of 7 cannot be opened.
+    for tensor in [667, 7] {
+        let ticket = world.ticket(tensor, 3, Dir::Put);
+        let given = world.client.put_pieces(&near, &ticket, |pieces| {
+            pieces.show(b"bad")?;
+            pieces.taken()
+        });
+        assert!(matches!(given, Err(BulkError::Refused(_))), "{given:?}");
+        world.client.put(&near, &ticket, b"abc").unwrap();
+    }
+    let ticket = world.ticket(8, 3, Dir::Put);
+    let given = world.client.put_pieces(&world.far(), &ticket, |_| Ok(()));
+    assert!(matches!(given, Err(BulkError::Unreachable(_))), "{given:?}");
 }

@@ -26,8 +26,6 @@ use std::time::{Duration, Instant};
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().collect();
-    // SAFETY: no other thread runs yet.
-    unsafe { std::env::set_var("GT_NCCL", "1") };
     let done = match args.get(1).map(String::as_str) {
         Some("rank") => child(&args[2], &args[3], args[4].parse().expect("a port")),
         _ => parent(),
@@ -64,11 +62,7 @@ fn two(what: &str, most: Duration) -> Result<[Option<i32>; 2], String> {
         let mut command = Command::new(std::env::current_exe().map_err(|e| e.to_string())?);
         command.args(["rank", what, &rank.to_string(), &port.to_string()]);
         // NCCL takes them for two hosts: it refuses two ranks on one GPU otherwise.
-        command
-            .env("GT_NCCL", "1")
-            .env("NCCL_HOSTID", format!("gang-{rank}"))
-            .spawn()
-            .map_err(|e| e.to_string())
+        command.env("NCCL_HOSTID", format!("gang-{rank}")).spawn().map_err(|e| e.to_string())
     };
     let mut children = [start(0)?, start(1)?];
     let begin = Instant::now();
@@ -94,7 +88,7 @@ fn child(what: &str, rank: &str, port: u16) -> Result<(), String> {
     let backend = CudaBackend::open(0).map_err(|e| e.to_string())?;
     let pair = Pair::connect(rank, port)?;
     match what {
-        "all" => all(&backend, rank, 2, &|| &pair),
+        "all" => all(&backend, rank, 2, &|| &pair).and_then(|()| together(&backend, &pair)),
         _ => dies(&backend, rank, &pair),
     }
 }
@@ -199,6 +193,27 @@ impl Group for Pair {
 
     fn ties(&self) -> Option<&Ties> {
         Some(&self.ties)
+    }
+}
+
+/// The same pair without NCCL.
+struct Untied<'a>(&'a Pair);
+
+impl Group for Untied<'_> {
+    fn axis(&self, axis: u8) -> Result<&dyn Communicator, PlanError> {
+        self.0.axis(axis)
+    }
+
+    fn agree(&self) -> Result<(), PlanError> {
+        self.0.agree()
+    }
+
+    fn all(&self) -> Option<&dyn Communicator> {
+        self.0.all()
+    }
+
+    fn failed(&self) -> Option<PlanError> {
+        self.0.failed()
     }
 }
 
@@ -334,6 +349,78 @@ fn again_and_again() -> Result<(), String> {
         drop((outs, expected));
     }
     println!("a step of a gang of one, 20 times: first {:?}, last {:?}", took[0], took[19]);
+    Ok(())
+}
+
+/// A step of two ranks with collectives of many kinds.
+const TOGETHER: &str = "
+    in TENSOR[0] f32[64, 64] dies
+    in TENSOR[1] f32[16, 64]
+    slot $0
+    TENSOR[2] := MATMUL{ta=false,tb=false} TENSOR[1] TENSOR[0]
+    TENSOR[3] := TANH TENSOR[2]
+    TENSOR[4], TENSOR[5] := ALLTOALL{number=0,axis=0,from=0,to=1,sizes=[32,32],lens=[32,32]} TENSOR[3] TENSOR[2]
+    TENSOR[6] := MUL TENSOR[4] TENSOR[5]
+    TENSOR[7] := ALLTOALL{number=1,axis=0,from=1,to=0,sizes=[64],lens=[16]} TENSOR[6]
+    TENSOR[8] := MATMUL{ta=true,tb=false} TENSOR[1] TENSOR[7]
+    TENSOR[9] := MATMUL{ta=true,tb=false} TENSOR[7] TENSOR[3]
+    TENSOR[10], TENSOR[11] := REDUCESCATTER{number=2,axis=0,kind=SUM,dim=1,lens=[32,32]} TENSOR[8] TENSOR[9]
+    TENSOR[12] := ADD TENSOR[10] TENSOR[11]
+    TENSOR[13] := ALLGATHER{number=3,axis=0,dim=1,sizes=[64]} TENSOR[12]
+    TENSOR[14] := AMAX{dims=[1],keepdim=false} TENSOR[7]
+    TENSOR[15] := ALLREDUCE{number=4,axis=0,kind=MAX} TENSOR[14]
+    TENSOR[16] := CAST{dtype=bf16} TENSOR[13]
+    TENSOR[17] := ALLREDUCE{number=5,axis=0,kind=SUM} TENSOR[16]
+    TENSOR[18] := SUM{dims=[0,1],keepdim=false} TENSOR[8]
+    TENSOR[19] := ALLREDUCE{number=6,axis=0,kind=SUM} TENSOR[18]
+    TENSOR[20] := MUL TENSOR[13] $0
+    TENSOR[21] := SUB TENSOR[0] TENSOR[20]
+    TENSOR[22] := TANH TENSOR[21]
+    TENSOR[23] := CUMSUM{dim=0} TENSOR[22]
+    TENSOR[24] := CUMSUM{dim=1} TENSOR[23]
+    out TENSOR[21]
+    out TENSOR[15]
+    out TENSOR[17]
+    out TENSOR[19]
+    out TENSOR[24]";
+
+/// Such a step by NCCL, as often as it takes to run as graphs, gives bit for bit what it gives by way of the host.
+fn together(backend: &CudaBackend, pair: &Pair) -> Result<(), String> {
+    const STEPS: usize = 30;
+    let structure = Arc::new(text::parse_structure(TOGETHER).map_err(|e| e.to_string())?);
+    let plan = make(backend, &structure, Effort::Full)?;
+    let mut rng = Rng::new(17 + pair.rank as u64);
+    let draw = |rng: &mut Rng, shape: [usize; 2]| {
+        gt_ir::sample::draw(rng, &gt_ir::Ty::new(DType::F32, shape), (-1.0, 1.0))
+    };
+    let weight = [draw(&mut rng, [64, 64])];
+    let mut both = [upload(backend, &weight)?.remove(0), upload(backend, &weight)?.remove(0)];
+    let mut took = [Duration::ZERO; 2];
+    for step in 0..STEPS {
+        let batch = [draw(&mut rng, [16, 64])];
+        let rate = [Slot::Num(gt_ir::Scalar::Float(0.001 * step as f64))];
+        let groups: [&dyn Group; 2] = [pair, &Untied(pair)];
+        let mut outs = Vec::new();
+        for ((group, weight), took) in groups.into_iter().zip(both).zip(&mut took) {
+            let mut inputs = vec![weight, upload(backend, &batch)?.remove(0)];
+            let begin = Instant::now();
+            let made = plan.run_gang(&mut inputs, &rate, group, None);
+            outs.push(made.map_err(|e| format!("together, step {step}: {}", e.error))?);
+            *took = begin.elapsed();
+        }
+        for (i, (a, b)) in outs[0].iter().zip(&outs[1]).enumerate() {
+            let down = |x: &Buffer| backend.download(x).map_err(|e| e.to_string());
+            if down(a)? != down(b)? {
+                return Err(format!("step {step}: result {i} by NCCL is not that by way of the host"));
+            }
+        }
+        both = [outs[0][0].clone(), outs[1][0].clone()];
+    }
+    let [nccl, host] = took;
+    println!(
+        "rank {}: {STEPS} steps of many collectives right, the last {nccl:?}, {host:?} by the host",
+        pair.rank
+    );
     Ok(())
 }
 

@@ -249,6 +249,47 @@ impl Laws {
         self.check(&cases);
     }
 
+    /// Rows and columns that several blocks reduce, of values that are stored by the same kernel.
+    fn long(&self) {
+        let mut cases = Vec::new();
+        for n in [3000, 9000, 32_000, 70_000] {
+            for (shape, dims) in
+                [(vec![n], "0"), (vec![3, n], "1"), (vec![n / 8, 8], "0,1"), (vec![n, 3], "0")]
+            {
+                for (reduce, dies) in [("SUM", ""), ("AMAX", ""), ("SUM", " dies")] {
+                    let program = format!(
+                        "in TENSOR[0] f32{shape:?}{dies}
+                         in TENSOR[1] f32{shape:?}
+                         TENSOR[2] := ADD TENSOR[0] TENSOR[1]
+                         TENSOR[3] := MUL TENSOR[2] TENSOR[2]
+                         TENSOR[4] := {reduce}{{dims=[{dims}],keepdim=true}} TENSOR[3]
+                         TENSOR[5] := SUB TENSOR[3] TENSOR[4]
+                         out TENSOR[2]
+                         out TENSOR[4]
+                         {}",
+                        if n == 9000 { "out TENSOR[5]" } else { "" }
+                    );
+                    let structure = Arc::new(gt_ir::text::parse_structure(&program).expect("a program"));
+                    let wave = |at: usize| {
+                        let values: Vec<f64> =
+                            (0..shape.iter().product()).map(|i| ((i * 3 + at) as f64 * 0.37).sin()).collect();
+                        HostTensor::from_f64s(DType::F32, shape.clone(), &values)
+                    };
+                    let inputs = vec![wave(0), wave(1)];
+                    let want =
+                        gt_ir::reference::run(&structure, &inputs, &[]).expect("the reference runs it");
+                    let judge = move |got: &[HostTensor]| {
+                        got.iter().zip(&want).try_for_each(|(g, w)| close(g, w, 1e-4, 1e-2))
+                    };
+                    let name = format!("{reduce} of {shape:?} along {dims}{dies}");
+                    let (kind, judge): (_, Judge) = ("long rows".into(), Box::new(judge));
+                    cases.push(Case { kind, name, structure, inputs, slots: Vec::new(), judge });
+                }
+            }
+        }
+        self.check(&cases);
+    }
+
     /// All samples in an order of `seed`'s, until time is up.
     fn samples(&self, seed: u64, end: Instant) {
         let mut all = sample::samples(7);
@@ -393,6 +434,7 @@ fn main() -> ExitCode {
     let (start, budget) = (Instant::now(), Duration::from_secs(seconds));
     laws.failures();
     laws.attention();
+    laws.long();
     if std::env::var("GT_RANDOM_SEED").is_err() {
         laws.samples(seed, start + budget * 3 / 4);
         println!("  {:.1} s", start.elapsed().as_secs_f64());

@@ -222,6 +222,18 @@ pub trait Backend: Send + Sync {
     fn adopt(&self, _buffer: &Buffer) -> Option<Result<Buffer>> {
         None
     }
+    /// True if buffers can be shown to other processes of this host without passing through its memory (`lend`).
+    fn lends(&self) -> bool {
+        false
+    }
+    /// Shows a buffer piece by piece to a process of this host, after all work on it; returns when all was taken.
+    fn lend(&self, _buffer: &Buffer, _to: &mut dyn Borrower) -> Result<()> {
+        Err(Error::Runtime(format!("{}: memory of this device is not shared between processes", self.name())))
+    }
+    /// Memory for a tensor that another process of this host lends.
+    fn borrow(&self, _bytes: usize) -> Result<Box<dyn Borrowed>> {
+        Err(Error::Runtime(format!("{}: memory of this device is not shared between processes", self.name())))
+    }
     /// The dense bytes of a buffer where they lie, if that is host memory and all work on it is done.
     fn host_bytes<'a>(&self, _buffer: &'a Buffer) -> Option<&'a [u8]> {
         None
@@ -245,6 +257,9 @@ pub trait Backend: Send + Sync {
     fn mark(&self) -> Result<Box<dyn Pending<f64>>> {
         Ok(Box::new(Here(0.0)))
     }
+    /// There is nothing to run: threads that look for work may sleep.
+    fn rest(&self) {}
+
     /// A client is expected to work for about this long on the cores that the device may be using, or it is done (`None`).
     fn leave_room(&self, _time: Option<Duration>) {}
     /// Why the device can do nothing any more, if so.
@@ -255,6 +270,22 @@ pub trait Backend: Send + Sync {
     fn reset_peak(&self) {}
     /// Gives memory back that is kept for speed alone.
     fn shrink(&self) {}
+}
+
+/// Whom a buffer is lent to.
+pub trait Borrower {
+    /// Shows where a piece lies, without waiting until it is taken.
+    fn show(&mut self, card: &[u8]) -> Result<()>;
+    /// Waits until the oldest piece that has not been waited for is taken.
+    fn taken(&mut self) -> Result<()>;
+}
+
+/// A tensor that comes piece by piece from another process.
+pub trait Borrowed: Send {
+    /// Copies a piece; returns when that is done.
+    fn take(&mut self, card: &[u8]) -> Result<()>;
+    /// The tensor, once all of it was taken.
+    fn end(self: Box<Self>) -> Result<Buffer>;
 }
 
 /// What is there already.

@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 /// Plans asked for and not made yet, at most.
 const MAX_ASKED: usize = 64;
 
+/// The nice value of the thread that makes them.
+const NICE: i32 = 10;
+
 /// What is asked for.
 type Job = (Arc<dyn Backend>, u64, Arc<Structure>);
 
@@ -51,6 +54,7 @@ impl Planner {
             let (send, todo) = channel::<Job>();
             let shared = self.shared.clone();
             let work = move || {
+                yield_to_others();
                 while let Ok((backend, key, structure)) = todo.recv() {
                     let start = Instant::now();
                     let plan = compile(&*backend, &structure, Effort::Full);
@@ -83,6 +87,12 @@ impl Planner {
         self.shared.news.store(false, Ordering::Release);
         std::mem::take(&mut *self.shared.made.lock())
     }
+}
+
+/// Has this thread give way to those that run programs.
+fn yield_to_others() {
+    // SAFETY: a plain call; 0 is the calling thread. A system that refuses loses nothing but speed.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
 }
 
 impl Drop for Planner {

@@ -451,6 +451,10 @@ impl Executor {
     fn close(&self, session: SessionId, fetches: &[Fetch], frees: &[TensorId]) {
         let backend = &self.core.config.backend;
         backend.turn(session.0);
+        if !fetches.is_empty() {
+            // Whoever gets the answer, and whoever brings it, needs a core now.
+            backend.rest();
+        }
         let mut values = Vec::with_capacity(fetches.len());
         for fetch in fetches {
             let what = self.core.state.lock().find(session, fetch.tensor);
@@ -580,7 +584,7 @@ fn next(core: &Core, owes: bool) -> Next {
     let mut state = core.state.lock();
     let (mut rested, mut idle) = (false, None);
     // Learns how long it takes until there is something to do again.
-    let found = |idle: Option<Instant>| idle.into_iter().for_each(|since| core.habit.took(since.elapsed()));
+    let found = |idle: Option<Instant>| idle.into_iter().for_each(|since| core.habit().took(since.elapsed()));
     loop {
         if state.stop {
             return Next::Stop;
@@ -592,9 +596,11 @@ fn next(core: &Core, owes: bool) -> Next {
         let turn = SessionId(state.turn);
         let after = state.sessions.range((std::ops::Bound::Excluded(turn), std::ops::Bound::Unbounded));
         let gang = state.gangs.front().copied();
-        let ready =
-            after.chain(state.sessions.range(..=turn)).find(|(_, t)| t.is_ready(gang)).map(|(id, _)| *id);
-        if let Some(id) = ready {
+        let room = || has_room(core);
+        let ready = after
+            .chain(state.sessions.range(..=turn))
+            .find_map(|(id, t)| t.ready(gang, room).map(|at| (*id, at)));
+        if let Some((id, at)) = ready {
             // What waits to be told goes with the session's next answer, or now.
             if let Some(untold) = state.untold.take()
                 && (untold != id || !state.sessions.get(&id).is_some_and(SessionTable::will_answer))
@@ -602,7 +608,7 @@ fn next(core: &Core, owes: bool) -> Next {
                 return Next::Tell(untold);
             }
             state.turn = id.0;
-            if let Some(item) = state.sessions.get_mut(&id).and_then(|t| t.queue.pop_front()) {
+            if let Some(item) = state.sessions.get_mut(&id).and_then(|t| t.take(at)) {
                 found(idle);
                 return Next::Item(id, item);
             }
@@ -611,10 +617,11 @@ fn next(core: &Core, owes: bool) -> Next {
         if !rested {
             // The next command is often near: stay awake for a moment, with the lock open, and look again.
             rested = true;
+            core.config.backend.rest();
             let told = core.told.load(Ordering::Acquire);
             let more = || core.told.load(Ordering::Acquire) != told;
             let most = if state.untold.is_some() { PATIENCE } else { Duration::MAX };
-            let awake = core.habit.awake().max(spin::MOMENT).min(most);
+            let awake = core.habit().awake_a_moment().min(most);
             MutexGuard::unlocked(&mut state, || spin::within(awake, more));
             continue;
         }
@@ -626,7 +633,8 @@ fn next(core: &Core, owes: bool) -> Next {
             }
             continue;
         }
-        if state.watched.is_due(true) {
+        let due = state.watched.due_in();
+        if due.is_some_and(|left| left.is_zero()) {
             MutexGuard::unlocked(&mut state, || core.tell_events());
             continue;
         }
@@ -634,13 +642,21 @@ fn next(core: &Core, owes: bool) -> Next {
             return Next::Spare;
         }
         rested = false;
-        if state.early.is_empty() && state.promised.is_empty() {
-            core.wake.wait(&mut state);
-        } else {
-            core.wake.wait_for(&mut state, SWEEP);
+        let sweeps = !state.early.is_empty() || !state.promised.is_empty();
+        match due.or(sweeps.then_some(SWEEP)) {
+            Some(time) => drop(core.wake.wait_for(&mut state, time)),
+            None => core.wake.wait(&mut state),
+        }
+        if sweeps {
             road::sweep(&mut state);
         }
     }
+}
+
+/// True if programs may run ahead of their turn: what they hold for longer leaves half of the memory free.
+fn has_room(core: &Core) -> bool {
+    let backend = &core.config.backend;
+    backend.memory_in_use().0 < backend.memory() / 2
 }
 
 fn succeeded(

@@ -9,7 +9,6 @@ use foldhash::fast::FixedState;
 use gt_ir::{Arg, ArgTy, Instr, Op, Structure, Ty, infer_all};
 use smallvec::SmallVec;
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
 
 /// One structure with its sizes left open.
@@ -39,26 +38,6 @@ pub struct FamilyPart {
 
 /// The types of a member's values that are not those of the first.
 pub type Fresh = HashMap<u32, Ty, FixedState>;
-
-/// A hash of a structure without its sizes and scalars.
-pub fn hash(s: &Structure) -> u64 {
-    let mut h = FixedState::default().build_hasher();
-    for input in &s.inputs {
-        (input.ty.dtype, input.ty.shape.len(), input.dies).hash(&mut h);
-    }
-    for instr in &s.instrs {
-        instr.op.text().as_ptr().hash(&mut h);
-        for arg in &instr.args {
-            match arg {
-                Arg::Value(v) => h.write_u32(*v),
-                Arg::Const(_) => h.write_u8(1),
-                Arg::Slot(k) => h.write_u32(!k),
-            }
-        }
-    }
-    s.outs.hash(&mut h);
-    h.finish()
-}
 
 /// Roughly, how much compiling an instruction takes.
 fn weight(instr: &Instr) -> usize {

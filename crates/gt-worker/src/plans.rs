@@ -7,7 +7,7 @@ pub use found::{Found, Miss};
 
 use crate::backend::{Backend, Effort, Plan};
 use crate::better::{Better, Planner};
-use crate::family::{self, Family};
+use crate::family::Family;
 use crate::parts::InParts;
 use crate::sequences::Sequences;
 use crate::timing::Timed;
@@ -192,7 +192,7 @@ impl Plans {
             return self.make(backend, key, structure, effort, how, found).map(|_| None);
         }
         let start = Instant::now();
-        let kin = family::hash(structure);
+        let kin = structure.kin();
         if let Some(mut family) = self.families.remove(&kin) {
             // It is out of the table while its parts are looked up there.
             let parts = self.resize(backend, &mut family, key, structure, how, found);
@@ -320,13 +320,13 @@ impl Plans {
         let mut found = self.begin();
         (found.took, found.kept) = (took, self.made.len() as u64);
         let structure = &program.structure;
-        let kin = family::hash(structure);
+        let kin = structure.kin();
         if let Some(family) = self.families.get_mut(&kin) {
             family.used = self.clock;
             if family.compare(structure).is_some() {
                 if family.sizes >= how.max_expand() {
                     found.resized = true;
-                    self.came(backend, program.key, structure, how);
+                    self.came(backend, program.key, structure, how.threshold());
                     return found;
                 }
                 family.sizes += 1;

@@ -11,6 +11,7 @@ use gt_net::intern::{Interner, decode_worker, encode};
 use gt_net::msg::WorkerMsg;
 use gt_net::peer::{ConnectError, Event, HelloOptions, Peer};
 use gt_net::port::SendError;
+use gt_net::spin::Habit;
 use gt_sync::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,12 +65,13 @@ fn serve(
     let line = Arc::new(Line::default());
     let say = line.clone();
     let worker = Arc::new(Worker::start(config.clone(), Box::new(move |message| say.say(&message))));
+    let _ = worker.core().habit.set(Habit::across());
     let carry = line.clone();
     let _ = worker.core().relays.set(Relays::new(Box::new(move |part| carry.carry(part))));
     let bulk = open_plane(&worker, addr, token, plane)?;
     let options = HelloOptions {
         token: token.map(str::to_string),
-        body: encode(&worker.info()),
+        body: encode(&worker.measured_info()),
         connect_retry: Some(stop.clone()),
         ..HelloOptions::new(Role::Worker)
     };

@@ -4,11 +4,12 @@ use crate::backend::{Buffer, HostBytes, PlanError};
 use crate::finish::{Answer, Closing};
 use crate::gang::post::LETTER;
 use crate::gang::seats::Seated;
+use crate::neighbours::{Lender, take_pieces};
 use crate::plans::panic_text;
 use crate::table::Entry;
 use crate::worker::{Arrived, Core, Promised, State, Upload};
 use gt_ir::{Error, Result, TensorId, Ty};
-use gt_net::bulk::{BulkBytes, BulkClient, BulkStore, Dir, Endpoint, Ticket, now_ms};
+use gt_net::bulk::{BulkBytes, BulkClient, BulkStore, Dir, Endpoint, TakesPieces, Ticket, now_ms};
 use gt_net::msg::{Bytes, Failure, INLINE_BYTES, MAX_RELAY, Payload, SessionId, WorkerId, WorkerMsg};
 use gt_net::relay::PIECE;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -54,7 +55,7 @@ pub(crate) struct Parcel {
 
 /// The moving thread.
 pub(crate) fn run(core: &Core, jobs: &Receiver<Job>) {
-    let roads = BulkClient::new();
+    let (roads, mut lender) = (BulkClient::new(), Lender::default());
     while let Ok(job) = jobs.recv() {
         match job {
             Job::Stop => return,
@@ -87,6 +88,7 @@ pub(crate) fn run(core: &Core, jobs: &Receiver<Job>) {
                         core.drop_ended(relays, session);
                         Ok(None)
                     }
+                    _ if lender.lend(core, &roads, to.as_ref(), &buffer) => Ok(None),
                     _ => send(core, &roads, to, buffer),
                 });
                 if result.is_ok() {
@@ -289,6 +291,10 @@ impl BulkStore for Store {
         core.wake.notify_one();
         drop(unwanted);
         Ok(())
+    }
+
+    fn take_pieces(&self, ticket: &Ticket) -> Result<Box<dyn TakesPieces + '_>, String> {
+        take_pieces(&self.0, ticket)
     }
 
     fn get(&self, ticket: &Ticket) -> Result<BulkBytes, String> {

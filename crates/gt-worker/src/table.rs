@@ -172,20 +172,6 @@ impl SessionTable {
         self.entries.len() + self.begun.len()
     }
 
-    /// True if the next step waits for nothing. Gangs start in their order, of which `gang` is next (C9).
-    pub fn is_ready(&self, gang: Option<u64>) -> bool {
-        let there = |id: &TensorId| self.waits_for(*id).is_none();
-        match self.queue.front() {
-            None => false,
-            Some(Item::Run(run)) => run.program.inputs.iter().all(there),
-            Some(Item::Gang(of, run)) => gang == Some(of.number) && run.program.inputs.iter().all(there),
-            Some(Item::Prefix(prefix)) => prefix.program.inputs.iter().all(there),
-            Some(Item::Forget(_)) => true,
-            Some(Item::Close { fetches, .. }) => fetches.iter().all(|f| there(&f.tensor)),
-            Some(Item::Send { tensor, .. }) => there(tensor),
-        }
-    }
-
     /// Takes a program's inputs; those that die leave the table, so that the program holds the only handle.
     pub fn take_inputs(&mut self, seq: u64, program: &Program) -> Result<Inputs, Failure> {
         let wrong = |what: String| Failure { root: seq, instr: None, error: Error::Value(what) };

@@ -28,6 +28,16 @@ pub struct Spent {
     pub shares: PerFamily,
 }
 
+/// The steps of a plan, for whoever asks where time went.
+pub fn steps_of(plan: &gt_compiler::Plan, structure: &Structure) -> Vec<StepInfo> {
+    let info = |step: &gt_compiler::Step| {
+        let mut instrs = vec![step.instr];
+        instrs.extend(&step.fused);
+        StepInfo { name: step.label().into(), family: step.family(structure), instrs }
+    };
+    plan.steps.iter().map(info).collect()
+}
+
 impl Timed {
     /// True if this run is one to be timed.
     pub fn is_due(&self) -> bool {

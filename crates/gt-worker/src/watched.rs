@@ -9,9 +9,10 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Events that wait at most, and for how long.
-const MAX_EVENTS: usize = 64;
-const MAX_WAIT: Duration = Duration::from_millis(20);
+/// Events that wait at most, and for how long: whoever watches sees them soon enough, and telling each on its own would
+/// cost as much as running a small program.
+const MAX_EVENTS: usize = 512;
+const MAX_WAIT: Duration = Duration::from_millis(50);
 /// Plans whose steps are remembered as told.
 const MAX_TOLD: usize = 4096;
 
@@ -60,10 +61,10 @@ impl Watched {
         self.events.push(event);
     }
 
-    /// True if there is something that should be told now; `idle` says that nothing else is to be done.
-    pub fn is_due(&self, idle: bool) -> bool {
-        let old = |since: Instant| idle || self.events.len() >= MAX_EVENTS || since.elapsed() > MAX_WAIT;
-        self.since.is_some_and(old)
+    /// How long what is to be told may wait; nothing if there is nothing.
+    pub fn due_in(&self) -> Option<Duration> {
+        let full = self.events.len() >= MAX_EVENTS;
+        self.since.map(|since| if full { Duration::ZERO } else { MAX_WAIT.saturating_sub(since.elapsed()) })
     }
 
     /// Watching begins or ends; whoever is new knows no steps.
@@ -175,8 +176,8 @@ impl Core {
 
     /// Tells watchers what has happened, if that should not wait any longer.
     pub fn tell_if_due(&self) {
-        let due = self.state.lock().watched.is_due(false);
-        if due {
+        let due = self.state.lock().watched.due_in();
+        if due.is_some_and(|left| left.is_zero()) {
             self.tell_events();
         }
     }

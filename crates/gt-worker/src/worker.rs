@@ -10,12 +10,13 @@ use crate::plans::{Found, Miss};
 use crate::relay::Relays;
 use crate::road::{self, Job, Parcel};
 use crate::sequences::Sequences;
+use crate::speed;
 use crate::table::{Entry, Item, SessionTable, Watch};
 use crate::watched::{Carriage, Watched};
 use gt_ir::{TensorId, Ty};
 use gt_net::bulk::{BulkBytes, Endpoint, TicketKey};
 use gt_net::compiling::Compiling;
-use gt_net::msg::{SessionId, Tidy, WorkerCmd, WorkerInfo, WorkerMsg, WorkerStats};
+use gt_net::msg::{SessionId, Speed, Tidy, WorkerCmd, WorkerInfo, WorkerMsg, WorkerStats};
 use gt_net::process::Process;
 use gt_net::spin::Habit;
 use gt_sync::{Condvar, Mutex};
@@ -24,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What a worker is made of.
 #[derive(Clone)]
@@ -55,8 +56,8 @@ pub(crate) struct Core {
     pub wake: Condvar,
     /// Counts commands, so that the executor notices one without taking the lock.
     pub told: AtomicU64,
-    /// How soon commands have come of late.
-    pub habit: Habit,
+    /// Of `habit`, once it is known where clients are.
+    pub habit: OnceLock<Habit>,
     pub say: Say,
     pub jobs: Mutex<Sender<Job>>,
     /// The bulk plane, once it is there, with the key of its tickets.
@@ -131,6 +132,8 @@ pub(crate) struct Counters {
     pub ops: BTreeMap<&'static str, u64>,
 }
 
+/// Clients that take no longer for their next program are waited for awake.
+const RECORDING: Duration = Duration::from_millis(1);
 /// Ended sessions remembered.
 const ENDED: usize = 1024;
 
@@ -143,7 +146,7 @@ impl Worker {
             state: Mutex::default(),
             wake: Condvar::new(),
             told: AtomicU64::new(0),
-            habit: Habit::default(),
+            habit: OnceLock::new(),
             say,
             jobs: Mutex::new(jobs),
             plane: OnceLock::new(),
@@ -181,7 +184,14 @@ impl Worker {
             ticket_key: plane.map_or([0; 16], |(_, key)| key.0),
             process: Process::this(),
             gangs: config.backend.gangs(),
+            speed: Speed::default(),
         }
+    }
+
+    /// The same with what its device is measured to do, which takes some milliseconds: for a worker that shares programs
+    /// with others.
+    pub fn measured_info(&self) -> WorkerInfo {
+        WorkerInfo { speed: speed::of(&*self.core.config.backend), ..self.info() }
     }
 
     /// So many workers of this process share its memory.
@@ -358,6 +368,11 @@ impl Core {
         }
         drop(state);
         self.stir();
+    }
+
+    /// How soon commands have come of late. Unless told otherwise, clients are in this process.
+    pub fn habit(&self) -> &Habit {
+        self.habit.get_or_init(|| Habit::in_turn(RECORDING))
     }
 
     /// There may be something to do.

@@ -227,6 +227,88 @@ fn ramp(dtype: DType, shape: &[usize]) -> HostTensor {
     HostTensor::from_f64s(dtype, shape, &values)
 }
 
+/// What rows are put through: composites and their gradients, folds of what other folds led to, and weights that are the
+/// same for all rows. Inputs are two tensors of rows and two single rows.
+fn row_programs() -> Vec<Vec<(Op, Vec<Arg>)>> {
+    let v = Arg::Value;
+    let f = |x: f64| Arg::Const(Scalar::Float(x));
+    let fold = |kind| Op::Reduce { kind, dims: [1].as_slice().into(), keepdim: true };
+    let bin = |op, a, b| (Op::Binary(op), vec![v(a), v(b)]);
+    vec![
+        vec![(Op::Softmax { dim: 1 }, vec![v(0)])],
+        vec![(Op::LogSoftmax { dim: 1 }, vec![v(0)])],
+        vec![(Op::LayerNorm { dims: 1 }, vec![v(0), f(1e-5), v(2), v(3)])],
+        vec![(Op::LayerNorm { dims: 1 }, vec![v(0), f(1e-5)])],
+        vec![(Op::RmsNorm { dims: 1 }, vec![v(0), f(1e-6), v(2)])],
+        // The gradient of softmax.
+        vec![
+            bin(Binary::Mul, 0, 1),
+            (fold(ReduceKind::Sum), vec![v(4)]),
+            bin(Binary::Sub, 0, 5),
+            bin(Binary::Mul, 1, 6),
+        ],
+        // Centred by the middle of the extremes, and what is left of a product.
+        vec![
+            (fold(ReduceKind::Max), vec![v(0)]),
+            (fold(ReduceKind::Min), vec![v(0)]),
+            bin(Binary::Add, 4, 5),
+            (Op::Binary(Binary::Mul), vec![v(6), f(0.5)]),
+            bin(Binary::Sub, 0, 7),
+            (Op::Unary(gt_ir::Unary::Gelu), vec![v(8)]),
+            bin(Binary::Mul, 9, 2),
+            bin(Binary::Add, 10, 3),
+            (fold(ReduceKind::Prod), vec![v(11)]),
+            bin(Binary::Div, 11, 12),
+            bin(Binary::Max, 13, 8),
+        ],
+    ]
+}
+
+#[test]
+fn rows_of_any_length_have_the_bits_of_single_steps() {
+    let fused = CpuBackend::new(Some(2));
+    let unfused = CpuBackend::with_options(Some(1), CompileOptions { fuse: false, ..Default::default() });
+    let reference = open("reference", None).unwrap();
+    let wild = |shape: &[usize], seed: usize| {
+        let n: usize = shape.iter().product();
+        let element = |i: usize| match (i * 7919 + seed) % 9973 {
+            7 => f64::NAN,
+            11 => f64::INFINITY,
+            k => (k as f64 - 5000.0) / 1700.0,
+        };
+        HostTensor::from_f64s(DType::F32, shape, &(0..n).map(element).collect::<Vec<_>>())
+    };
+    // The last is written past the caches.
+    let shapes = [(3, 63), (5, 64), (70, 65), (9, 128), (4, 200), (7, 512), (3, 777), (6, 1024), (2, 5000)];
+    for (rows, width) in shapes.into_iter().chain([(4099, 1024)]) {
+        for (k, program) in row_programs().into_iter().enumerate() {
+            for dies in [false, true] {
+                let inputs = [
+                    wild(&[rows, width], 1),
+                    wild(&[rows, width], 2),
+                    ramp(DType::F32, &[width]),
+                    ramp(DType::F32, &[width]),
+                ];
+                let types: Vec<(Ty, bool)> = inputs.iter().map(|t| (t.ty.clone(), dies)).collect();
+                let outs = vec![3 + program.len() as u32];
+                let s = structure(&types, program.clone(), outs, 0);
+                let (a, b) =
+                    (run(&fused, &s, &inputs, &[]).unwrap(), run(&unfused, &s, &inputs, &[]).unwrap());
+                // Equal to the bit, but any NaN is a NaN.
+                if let Err(e) = close(&a[0], &b[0], 0.0, 0.0) {
+                    panic!("program {k} on {rows} x {width}, fused and unfused: {e}");
+                }
+                if rows * width < 10_000 && k != 6 {
+                    let c = run(reference.as_ref(), &s, &inputs, &[]).unwrap();
+                    if let Err(e) = close(&a[0], &c[0], 1e-4, 1e-5) {
+                        panic!("program {k} on {rows} x {width}, cpu and reference: {e}");
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn large_tensors_give_the_same_bits_on_any_number_of_threads() {
     let f32s = |shape: &[usize]| Ty::new(DType::F32, shape);

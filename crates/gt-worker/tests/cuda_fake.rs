@@ -5,7 +5,7 @@
 mod load;
 
 use gt_ir::{DType, Slot, Ty, text};
-use gt_worker::backend::{Backend, Buffer, Early, Effort, HostBytes, StepClock};
+use gt_worker::backend::{Backend, Borrowed, Borrower, Buffer, Early, Effort, HostBytes, StepClock};
 use gt_worker::backends::cuda::CudaBackend;
 use load::{Count, fake};
 use std::cell::RefCell;
@@ -251,4 +251,45 @@ fn a_tensor_goes_to_another_worker_of_the_process_without_the_host() {
     drop(held);
     assert!(*b.download(&copy).unwrap() == data);
     assert_eq!(copy.bytes(), data.len());
+}
+
+/// Takes pieces as late as it may.
+struct Late<'a> {
+    to: &'a mut dyn Borrowed,
+    shown: std::collections::VecDeque<Vec<u8>>,
+    most: usize,
+}
+
+impl Borrower for Late<'_> {
+    fn show(&mut self, card: &[u8]) -> gt_ir::Result<()> {
+        self.shown.push_back(card.to_vec());
+        self.most = self.most.max(self.shown.len());
+        Ok(())
+    }
+
+    fn taken(&mut self) -> gt_ir::Result<()> {
+        self.shown.pop_front().map_or(Ok(()), |card| self.to.take(&card))
+    }
+}
+
+#[test]
+fn a_tensor_is_lent_to_another_process_piece_by_piece() {
+    let (lender, borrower) = (open(), open());
+    for (round, size) in [1, 70_000, 32 << 20, (100 << 20) + 5].into_iter().enumerate() {
+        lender.turn(90);
+        let data = bytes(size, round);
+        let buffer = upload(&lender, &data);
+        borrower.turn(91);
+        let mut coming = borrower.borrow(size).unwrap();
+        let mut late = Late { to: &mut *coming, shown: Default::default(), most: 0 };
+        lender.lend(&buffer, &mut late).unwrap();
+        assert!(late.shown.is_empty() && late.most <= 2, "{} pieces at a time", late.most);
+        let got = coming.end().unwrap();
+        assert!(*borrower.download(&got).unwrap() == data, "{size} bytes");
+    }
+    // What is not whole is no tensor, and what does not fit is refused.
+    assert!(borrower.borrow(10).unwrap().end().is_err());
+    let mut small = borrower.borrow(10).unwrap();
+    let mut late = Late { to: &mut *small, shown: Default::default(), most: 0 };
+    assert!(lender.lend(&upload(&lender, &bytes(11, 1)), &mut late).is_err());
 }

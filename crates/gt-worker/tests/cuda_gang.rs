@@ -109,6 +109,11 @@ fn collectives_by_nccl_give_what_they_mean_and_groups_are_kept() {
     for n in [1, 2, 3] {
         let [joined, cut, called] = fake_nccl();
         run_all(n, true, by_nccl_alone);
+        // Ranks are cut off on threads of their own.
+        let start = std::time::Instant::now();
+        while fake_nccl()[1] - cut < n as u64 && start.elapsed().as_secs() < 10 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
         let after = fake_nccl();
         assert_eq!(after[0] - joined, n as u64, "one group of {n} ranks");
         assert_eq!(after[1] - cut, n as u64, "given back at the end");
@@ -185,22 +190,26 @@ fn a_rank_that_fails_fails_the_others_and_their_workers_live_on() {
     assert_eq!(alone, xs);
 }
 
-/// Some kernels, which do nothing here, and a collective of an input; then the input is written over.
+/// Some kernels, which do nothing here, before and after a collective of an input; then the other input is written over.
 const STEP: &str = "
     in TENSOR[0] f32[64] dies
     in TENSOR[1] f32[64]
     slot $0
-    TENSOR[2] := TANH TENSOR[0]
-    TENSOR[3] := ALLREDUCE{number=0,axis=0,kind=SUM} TENSOR[1]
-    TENSOR[4] := CUMSUM{dim=0} TENSOR[2]
+    TENSOR[2] := CUMSUM{dim=0} TENSOR[0]
+    TENSOR[3] := CUMSUM{dim=0} TENSOR[2]
+    TENSOR[4] := CUMSUM{dim=0} TENSOR[3]
     TENSOR[5] := CUMSUM{dim=0} TENSOR[4]
-    TENSOR[6] := MUL TENSOR[0] $0
+    TENSOR[6], TENSOR[7] := ALLREDUCE{number=0,axis=0,kind=SUM} TENSOR[1] TENSOR[5]
+    TENSOR[8] := CUMSUM{dim=0} TENSOR[7]
+    TENSOR[9] := CUMSUM{dim=0} TENSOR[8]
+    TENSOR[10] := CUMSUM{dim=0} TENSOR[9]
+    TENSOR[11] := MUL TENSOR[0] $0
+    out TENSOR[11]
     out TENSOR[6]
-    out TENSOR[3]
-    out TENSOR[5]";
+    out TENSOR[10]";
 
 #[test]
-fn a_step_that_comes_back_is_a_graph_with_its_collectives_until_ranks_change() {
+fn a_step_that_comes_back_is_graphs_between_its_collectives_also_when_ranks_change() {
     let count = fake();
     fake_nccl();
     let structure = Arc::new(gt_ir::text::parse_structure(STEP).unwrap());
@@ -251,6 +260,6 @@ fn a_step_that_comes_back_is_a_graph_with_its_collectives_until_ranks_change() {
     }
     let [captures, launches] = [Count::Captures, Count::Launches].map(count);
     assert!(launches - before[1] >= 2 * 2 * 10, "{} launches of two pieces", launches - before[1]);
-    assert!((2..=24).contains(&(captures - before[0])), "{} captures", captures - before[0]);
+    assert!((4..=24).contains(&(captures - before[0])), "{} captures", captures - before[0]);
     assert_eq!(fake_nccl()[0], 4, "two groups of two ranks");
 }

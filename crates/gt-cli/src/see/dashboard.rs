@@ -3,37 +3,52 @@
 
 mod json;
 mod metrics;
+mod recent;
 
 use super::http::{self, Request, Response};
-use super::log::Reader;
 use super::observer::{Observer, Seen};
-use super::timeline::Timeline;
 use gt_ir::{Result, bail};
 use gt_net::addr::Addr;
 use gt_net::observe::{Detail, Snapshot};
 use gt_sync::Mutex;
+use recent::Recent;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Milliseconds between snapshots.
 const EVERY_MS: u32 = 500;
-/// Snapshots kept: five minutes.
+/// The course of things is kept for five minutes, and whole snapshots for as long as rates are taken over.
 const KEPT: usize = 600;
+const WHOLE: usize = 5;
 /// How long the page must have been silent before nobody is taken to look.
-const LOOKED: Duration = Duration::from_secs(5);
-/// Seconds of the timeline, and lines kept for it at most.
-const TIMELINE: f64 = 6.0;
-const MAX_LINES: usize = 40_000;
+const LOOKED: Duration = Duration::from_secs(3);
 
 /// What the page shows.
 #[derive(Default)]
 struct Board {
     history: VecDeque<Snapshot>,
-    lines: VecDeque<String>,
+    /// What happened between snapshots, as the page wants it.
+    points: VecDeque<String>,
+    recent: Recent,
     /// When the page last asked.
     looked: Option<Instant>,
     lost: Option<String>,
+}
+
+impl Board {
+    fn snapshot(&mut self, now: Snapshot) {
+        if let Some(before) = self.history.back() {
+            self.points.push_back(json::point(before, &now));
+        }
+        self.history.push_back(now);
+        if self.history.len() > WHOLE {
+            self.history.pop_front();
+        }
+        if self.points.len() > KEPT {
+            self.points.pop_front();
+        }
+    }
 }
 
 /// Who may look.
@@ -74,17 +89,8 @@ fn follow(board: &Mutex<Board>, observer: &Observer) {
         let seen = observer.next(Duration::from_millis(250));
         let mut board = board.lock();
         match seen {
-            Some(Seen::Snapshot(snapshot)) => {
-                if board.history.len() == KEPT {
-                    board.history.pop_front();
-                }
-                board.history.push_back(*snapshot);
-            }
-            Some(Seen::Lines(lines)) => {
-                board.lines.extend(lines);
-                let over = board.lines.len().saturating_sub(MAX_LINES);
-                board.lines.drain(..over);
-            }
+            Some(Seen::Snapshot(snapshot)) => board.snapshot(*snapshot),
+            Some(Seen::Lines(lines)) => board.recent.lines(&lines),
             Some(Seen::Lost(why)) => {
                 board.lost = Some(why);
                 return;
@@ -97,7 +103,7 @@ fn follow(board: &Mutex<Board>, observer: &Observer) {
         };
         if wanted != detail {
             detail = wanted;
-            board.lines.clear();
+            board.recent = Recent::default();
             drop(board);
             if observer.watch(detail, EVERY_MS).is_err() {
                 return;
@@ -130,9 +136,16 @@ fn answer(request: &Request, board: &Mutex<Board>, door: &Door) -> Response {
         "/api/state" => {
             let mut board = board.lock();
             board.looked = Some(Instant::now());
-            Response::ok("application/json", json::state(&board.history, board.lost.as_deref()))
+            Response::ok(
+                "application/json",
+                json::state(&board.history, &board.points, board.lost.as_deref()),
+            )
         }
-        "/api/timeline" => Response::ok("application/json", timeline(board)),
+        "/api/timeline" => {
+            let mut board = board.lock();
+            board.looked = Some(Instant::now());
+            Response::ok("application/json", board.recent.json())
+        }
         "/metrics" => {
             let board = board.lock();
             let text = board.history.back().map(metrics::text).unwrap_or_default();
@@ -140,19 +153,6 @@ fn answer(request: &Request, board: &Mutex<Board>, door: &Door) -> Response {
         }
         _ => Response::error(404, "there are /, /metrics, /healthz, /api/state and /api/timeline"),
     }
-}
-
-/// The last seconds, as lanes of spans.
-fn timeline(board: &Mutex<Board>) -> String {
-    let mut reader = Reader::default();
-    {
-        let mut board = board.lock();
-        board.looked = Some(Instant::now());
-        board.lines.iter().for_each(|line| reader.line(line));
-    }
-    let now = reader.entries.iter().map(|e| e.at).fold(0.0, f64::max);
-    reader.entries.retain(|e| e.at >= now - TIMELINE || e.event == "CONNECT");
-    json::timeline(&Timeline::new(reader.entries), now - TIMELINE, now)
 }
 
 /// Compares without telling by the time it takes where the difference is.

@@ -98,7 +98,8 @@ impl Reader {
     }
 }
 
-fn parse(line: &str) -> Option<Entry> {
+/// One line as an entry.
+pub fn parse(line: &str) -> Option<Entry> {
     let line = line.strip_prefix("gt dispatcher: ").unwrap_or(line);
     let mut fields = line.splitn(7, " | ");
     let at: f64 = fields.next()?.strip_suffix('s')?.parse().ok()?;

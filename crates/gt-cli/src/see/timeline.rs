@@ -65,7 +65,7 @@ impl Kind {
         }
     }
 
-    fn of(entry: &Entry) -> Kind {
+    pub fn of(entry: &Entry) -> Kind {
         match (entry.event.as_str(), entry.what.as_str()) {
             ("ERROR", _) => Kind::Error,
             ("COMPILE", _) => Kind::Compile,
@@ -114,6 +114,25 @@ pub struct Span {
 }
 
 impl Span {
+    /// What a `RAN` entry tells.
+    pub fn new(entry: &Entry, worker: usize, client: Option<usize>) -> Span {
+        let ms = |name| entry.number(name).unwrap_or(0.0) / 1e3;
+        Span {
+            worker,
+            client,
+            start: entry.number("start").unwrap_or(entry.at),
+            took: ms("took"),
+            waited: ms("waited"),
+            planning: ms("plan"),
+            seq: entry.count("seq").unwrap_or(0),
+            key: entry.field("key").unwrap_or_default().to_string(),
+            ops: entry.count("ops").unwrap_or(0),
+            families: log::families(entry.field("families").unwrap_or_default()),
+            failed: entry.details.split(" why=").next().is_some_and(|d| d.ends_with(" failed")),
+            why: entry.rest("why").map(str::to_string),
+        }
+    }
+
     /// The family that took most of it.
     pub fn main(&self) -> Family {
         let most = self.families.iter().max_by(|a, b| a.1.total_cmp(&b.1));
@@ -277,22 +296,8 @@ impl Maker {
     }
 
     fn ran(&mut self, entry: &Entry, worker: usize) {
-        let ms = |name| entry.number(name).unwrap_or(0.0) / 1e3;
         let client = entry.count("session").and_then(|s| self.sessions.get(&s).copied());
-        self.line.spans.push(Span {
-            worker,
-            client,
-            start: entry.number("start").unwrap_or(entry.at),
-            took: ms("took"),
-            waited: ms("waited"),
-            planning: ms("plan"),
-            seq: entry.count("seq").unwrap_or(0),
-            key: entry.field("key").unwrap_or_default().to_string(),
-            ops: entry.count("ops").unwrap_or(0),
-            families: log::families(entry.field("families").unwrap_or_default()),
-            failed: entry.details.split(" why=").next().is_some_and(|d| d.ends_with(" failed")),
-            why: entry.rest("why").map(str::to_string),
-        });
+        self.line.spans.push(Span::new(entry, worker, client));
     }
 
     fn kernels(&mut self, entry: &Entry, worker: usize, plans: &HashMap<String, Vec<StepText>>) {
@@ -351,7 +356,7 @@ impl Maker {
 }
 
 /// A name in parts that sort as people expect: `w2` before `w10`.
-fn natural(name: &str) -> Vec<(String, u64)> {
+pub fn natural(name: &str) -> Vec<(String, u64)> {
     let mut parts = vec![(String::new(), 0u64)];
     let mut digits = false;
     for c in name.chars() {

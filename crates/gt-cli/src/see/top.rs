@@ -23,6 +23,9 @@ pub struct Args {
     once: bool,
 }
 
+/// How long what the server says may wait while no key is pressed.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// What the table of clients is sorted by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sort {
@@ -193,10 +196,15 @@ fn live(
 ) -> Result<()> {
     let failed = |e: std::io::Error| Error::Runtime(format!("top: {e}"));
     let mut retry = Instant::now();
+    let mut news = true;
     loop {
-        terminal.draw(|frame| view::draw(top, frame)).map_err(failed)?;
+        // A picture that is the same costs as much as another.
+        if std::mem::take(&mut news) {
+            terminal.draw(|frame| view::draw(top, frame)).map_err(failed)?;
+        }
         // Keys come at once; what the server says waits for at most this long.
-        if event::poll(Duration::from_millis(50)).map_err(failed)? {
+        if event::poll(LOOK).map_err(failed)? {
+            news = true;
             match event::read().map_err(failed)? {
                 Event::Key(key) if key.kind != KeyEventKind::Release && !top.key(key) => return Ok(()),
                 _ => {}
@@ -204,9 +212,13 @@ fn live(
         }
         while let Some(seen) = observer.next(Duration::ZERO) {
             match seen {
-                Seen::Snapshot(snapshot) if !top.paused => top.rates.take(*snapshot),
+                Seen::Snapshot(snapshot) if !top.paused => {
+                    top.rates.take(*snapshot);
+                    news = true;
+                }
                 Seen::Snapshot(_) | Seen::Lines(_) => {}
                 Seen::Lost(why) => {
+                    news |= top.lost.is_none();
                     top.lost = Some(why);
                     break;
                 }
@@ -218,6 +230,7 @@ fn live(
             if let Ok(again) = Observer::connect(&addr, token.clone(), Detail::Counters, interval) {
                 observer = again;
                 (top.rates, top.lost) = (Rates::default(), None);
+                news = true;
             }
         }
     }

@@ -5,7 +5,8 @@ use super::node::{Edge, Node, NodeArg, NodeKind, SavedValue};
 use super::record::{Recorder, Var};
 use super::replay::replay;
 use crate::Tensor;
-use crate::signal::{Hold, Scope};
+use crate::signal::{self, Hold, Scope};
+use crate::stream::Stream;
 use foldhash::fast::FixedState;
 use gt_ir::build::{Kept, Saved};
 use gt_ir::grad::vjp;
@@ -75,6 +76,7 @@ fn run(
     allow_unused: bool,
 ) -> Result<Vec<Option<Tensor>>> {
     let _mode = GradMode::set(create);
+    let stages = Stages::begin()?;
     let _line = match roots.first() {
         Some(root) => Some(crate::source::Hold::line(&*root.session()?)),
         None => None,
@@ -89,13 +91,14 @@ fn run(
         && let Var { value, edge: Some(edge), .. } = root.var()?
     {
         match replay(&value, &edge)? {
-            Some(None) => return Ok(Vec::new()),
+            Some(None) => return stages.end().map(|()| Vec::new()),
             Some(watched) => watch = watched,
             None => {}
         }
     }
     let mut queue: BinaryHeap<Ready> = BinaryHeap::new();
     let mut incoming: HashMap<u64, Incoming, FixedState> = HashMap::default();
+    let mut places = Places::default();
     for (i, root) in roots.iter().enumerate() {
         let var = root.var()?;
         let Some(edge) = var.edge else {
@@ -121,7 +124,7 @@ fn run(
                 root.shape()
             ),
         };
-        deliver(&mut queue, &mut incoming, &edge, seed)?;
+        deliver(&mut queue, &mut incoming, &mut places, &edge, seed)?;
     }
     let mut wanted: HashMap<(u64, u32), Vec<usize>, FixedState> = HashMap::default();
     let mut found: Vec<Option<Tensor>> = Vec::new();
@@ -144,8 +147,9 @@ fn run(
         if needed.as_ref().is_some_and(|set| !set.contains(&node.seq)) {
             continue;
         }
-        // What the pass records for an op runs where the op's signal says.
-        let _scope = (node.signal != 0).then(|| Hold::scope(Scope::of_backward(node.signal)));
+        // What the pass records for an op runs where the op's signal says; gradients add up where they are made.
+        let signal = places.remove(&node.seq).unwrap_or(node.signal);
+        let _scope = (signal != 0).then(|| Hold::scope(Scope::of_backward(signal)));
         if let Some(hooks) = node.hooks.get() {
             let hooks: Vec<_> = hooks.lock().clone();
             for (nr, _, hook, _) in hooks {
@@ -199,7 +203,7 @@ fn run(
                         Some(g) => g,
                         None => Recorder.full(ty, 0.0)?,
                     };
-                    deliver(&mut queue, &mut incoming, &edge, g)?;
+                    deliver(&mut queue, &mut incoming, &mut places, &edge, g)?;
                 }
             }
             NodeKind::Custom(function, _) => {
@@ -219,7 +223,7 @@ fn run(
                 }
                 for (edge, g) in edges.into_iter().zip(grads) {
                     if let (Some(edge), Some(g)) = (edge, g) {
-                        deliver(&mut queue, &mut incoming, &edge, g.var()?)?;
+                        deliver(&mut queue, &mut incoming, &mut places, &edge, g.var()?)?;
                     }
                 }
             }
@@ -228,6 +232,7 @@ fn run(
     if let Some(watch) = watch {
         watch.finish();
     }
+    stages.end()?;
     if let Targets::Inputs(_) = targets
         && !allow_unused
         && found.iter().any(Option::is_none)
@@ -238,6 +243,24 @@ fn run(
         );
     }
     Ok(found)
+}
+
+/// A pass that goes through several stages of a pipeline ends in a cut: the first stage has to wait for its gradient, and
+/// must be free to begin with the next micro-batch meanwhile.
+struct Stages {
+    stream: Arc<Stream>,
+    moves: u64,
+}
+
+impl Stages {
+    fn begin() -> Result<Stages> {
+        let (_, stream) = crate::current::current()?;
+        Ok(Stages { moves: stream.moves(), stream })
+    }
+
+    fn end(self) -> Result<()> {
+        if self.stream.moves() == self.moves { Ok(()) } else { self.stream.flush() }
+    }
 }
 
 /// The nodes from which a gradient can reach one of `targets`. Operands are always older than their node.
@@ -262,13 +285,21 @@ fn leading_to(targets: HashSet<u64, FixedState>, roots: Vec<Arc<Node>>) -> HashS
     leading
 }
 
+/// The signals in which the gradients of leaves were made, by the leaves' numbers.
+type Places = HashMap<u64, u32, FixedState>;
+
 fn deliver(
     queue: &mut BinaryHeap<Ready>,
     incoming: &mut HashMap<u64, Incoming, FixedState>,
+    places: &mut Places,
     edge: &Edge,
     g: Var,
 ) -> Result<()> {
     let nr = edge.nr as usize;
+    let signal = signal::now().forward;
+    if signal != 0 && matches!(edge.node.kind, NodeKind::Leaf(_)) {
+        places.insert(edge.node.seq, signal);
+    }
     let slots = match incoming.entry(edge.node.seq) {
         std::collections::hash_map::Entry::Occupied(e) => e.into_mut(),
         std::collections::hash_map::Entry::Vacant(e) => {

@@ -37,6 +37,8 @@ pub(super) struct Outbox {
     pub(super) failed: VecDeque<(u64, Vec<SourceLine>)>,
     pub(super) scalars: ScalarTable,
     pub(super) structures: HashMap<u64, Arc<Structure>, FixedState>,
+    /// How often programs came that differ in sizes and numbers alone, each of them new.
+    kin: HashMap<u64, u32, FixedState>,
     /// How many signals the dispatcher has been told of.
     pub(super) signals: usize,
     /// What the programs sent so far look like up to where a prefix may end.
@@ -81,6 +83,17 @@ impl Outbox {
             self.marks.clear();
         }
         self.marks.extend(marks);
+    }
+
+    /// True if a program that is new may be followed in other sizes from now on: others like it have come, and none of
+    /// them has been offered for that, or not for long.
+    pub(super) fn has_kin(&mut self, structure: &Structure) -> bool {
+        if self.kin.len() >= 1024 {
+            self.kin.clear();
+        }
+        let times = self.kin.entry(structure.kin()).or_default();
+        *times += 1;
+        *times > 1 && times.is_power_of_two()
     }
 
     /// The shared copy of a structure, so that a repeated step is recognised by its address; its key, and whether it

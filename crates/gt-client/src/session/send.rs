@@ -73,7 +73,7 @@ impl Session {
                 let slots = s.slots.len();
                 outbox.scalars.promote(&mut structure, &mut s.slots);
                 let (structure, key, known) = outbox.share(structure);
-                if let Some(whole) = whole.filter(|_| known) {
+                if let Some(whole) = whole.filter(|_| known || outbox.has_kin(&structure)) {
                     whole.learn(&structure, key, &s.slots, slots, s.bytes);
                 }
                 (structure, key, known)

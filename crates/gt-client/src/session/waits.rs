@@ -86,7 +86,7 @@ impl Session {
             now != std::mem::replace(&mut seen, now) && look(&mut self.shared.inbox.lock())
         };
         if !found && !drives {
-            found = spin::for_a_moment(|| come(&mut look));
+            found = spin::within(self.shared.habit.awake_a_moment().min(spin::MOMENT), || come(&mut look));
         }
         if !found {
             let mut attempt = |patience: Duration| {

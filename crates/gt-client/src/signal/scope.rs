@@ -119,6 +119,9 @@ pub fn enter(name: &str, backward: Option<&str>) -> Result<()> {
     if compile {
         boundary(true)?;
     }
+    if FRAMES.with_borrow(Vec::is_empty) {
+        border()?;
+    }
     let backward = backward.map(str::to_string);
     FRAMES.with_borrow_mut(|f| f.push(Frame { name: name.into(), backward, compile, scope, version }));
     NOW.set(scope);
@@ -143,6 +146,16 @@ pub fn exit(name: Option<&str>) -> Result<()> {
         Some(frame) if frame.compile => boundary(compiles),
         _ => Ok(()),
     }
+}
+
+/// A stream that goes through stages of a pipeline is cut where its next pass begins: what was recorded outside reads
+/// results of the last stage, for which the first one must not have to wait.
+fn border() -> Result<()> {
+    if !crate::stream::any_moved() {
+        return Ok(());
+    }
+    let (_, stream) = crate::current::current()?;
+    if stream.moves() > 0 { stream.flush() } else { Ok(()) }
 }
 
 /// Cuts the stream here; what follows is compiled at once, or as usual.

@@ -6,10 +6,12 @@
 //! was followed is written out as if it had been recorded in the usual way.
 
 use super::open::{Entry, INPUT, Open};
+use super::sizes::{Counts, Resized, Sizes};
 use super::{RecordArg, Sealed, SourceLine, Stream, is_tile};
 use crate::autograd::{Replay, tape};
-use gt_ir::{Arg, Instr, Op, Scalar, Slot, Structure, TensorId, Ty};
+use gt_ir::{Arg, ArgTy, Instr, Op, Scalar, Slot, Structure, TensorId, Ty, infer_all};
 use gt_sync::Mutex;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,7 +29,7 @@ struct Made {
     ty: Ty,
 }
 
-/// A program that came before, at least twice.
+/// A program that came before: twice, or in several sizes.
 pub(crate) struct Past {
     made: Vec<Made>,
     inputs: Vec<Ty>,
@@ -44,6 +46,8 @@ pub(crate) struct Way {
     varying: Vec<(u32, u32)>,
     /// Bytes of results that stay alive.
     bytes: u64,
+    /// The same in other sizes.
+    resized: Resized,
 }
 
 /// The programs that a stream remembers, the last used first.
@@ -70,6 +74,8 @@ pub(super) struct Trail {
     live: Vec<Live>,
     /// Numbers that are not what they were: (value, operand, number).
     changed: Vec<(u32, u32, Scalar)>,
+    /// What is in another size.
+    sizes: Sizes,
 }
 
 impl Past {
@@ -163,7 +169,20 @@ impl Way {
             }
             value += instr.results() as u32;
         }
-        Way { structure: structure.clone(), key, alive, varying, bytes }
+        Way { structure: structure.clone(), key, alive, varying, bytes, resized: Resized::default() }
+    }
+
+    /// The same with a structure that differs in sizes alone.
+    pub(super) fn in_other_sizes(&self, structure: Structure, bytes: u64) -> Way {
+        let key = structure.key();
+        let (alive, varying) = (self.alive.clone(), self.varying.clone());
+        Way { structure: Arc::new(structure), key, alive, varying, bytes, resized: Resized::default() }
+    }
+
+    /// Bytes of results that stay alive in other sizes.
+    fn bytes_in(&self, past: &Past, sizes: &Sizes) -> u64 {
+        let kept = self.alive.iter().enumerate().filter(|(_, alive)| **alive);
+        kept.map(|(i, _)| sizes.ty(i).unwrap_or_else(|| past.ty(i)).bytes() as u64).sum()
     }
 
     /// True if the open program lives and dies like this, and its numbers are the same but for slots.
@@ -239,6 +258,17 @@ impl Trail {
         self.live[i].id
     }
 
+    /// True if it is all as it was, sizes included.
+    pub fn is_same_size(&self) -> bool {
+        self.sizes.is_empty()
+    }
+
+    /// The type of value `i`.
+    #[inline]
+    fn ty(&self, i: usize) -> &Ty {
+        self.sizes.ty(i).unwrap_or_else(|| self.past.ty(i))
+    }
+
     /// A value is in use after all.
     pub fn revive(&mut self, i: usize) {
         self.live[i].alive = true;
@@ -258,6 +288,15 @@ struct Before {
     data: usize,
     held: usize,
     changed: usize,
+    sizes: Counts,
+}
+
+/// How closely an instruction has to be what the program followed has.
+#[derive(Clone, Copy, PartialEq)]
+enum Fit {
+    Same,
+    /// But for sizes.
+    Sizes,
 }
 
 impl Open {
@@ -289,20 +328,9 @@ impl Open {
     ) -> bool {
         let Some(mut trail) = self.next_trail(op) else { return false };
         let i = trail.live.len();
-        if !self.take(stream, &mut trail, op, args) {
-            // Another program may have begun like this one.
-            let other = self.pasts.find(|p| {
-                p.instr(i).is_some_and(|instr| instr.op == *op)
-                    && !std::ptr::eq(p, &*trail.past)
-                    && p.begins_like(&trail.past, i, self.inputs.len())
-            });
-            let followed = match other {
-                Some(other) => {
-                    trail.past = other;
-                    self.take(stream, &mut trail, op, args)
-                }
-                None => false,
-            };
+        if !self.take(stream, &mut trail, op, args, Fit::Same) {
+            let followed = self.turn(stream, &mut trail, op, args)
+                || self.take(stream, &mut trail, op, args, Fit::Sizes);
             if !followed {
                 self.trail = (i > 0).then_some(trail);
                 return false;
@@ -310,11 +338,31 @@ impl Open {
         }
         let results = trail.past.instr(i).map_or(1, Instr::results);
         for k in i..i + results {
-            let id = each(&trail.past.made[k].ty, self.base + k as u64);
+            let id = each(trail.ty(k), self.base + k as u64);
             trail.live.push(Live { id, line, alive: true });
         }
         self.trail = Some(trail);
         true
+    }
+
+    /// Takes an instruction in by following another program, which has begun like this one.
+    fn turn(&mut self, stream: &Arc<Stream>, trail: &mut Trail, op: &Op, args: &[RecordArg]) -> bool {
+        let (i, inputs) = (trail.live.len(), self.inputs.len());
+        if !trail.is_same_size() {
+            return false;
+        }
+        let other = self.pasts.find(|p| {
+            p.instr(i).is_some_and(|instr| instr.op == *op)
+                && !std::ptr::eq(p, &*trail.past)
+                && p.begins_like(&trail.past, i, inputs)
+        });
+        let Some(other) = other else { return false };
+        let before = std::mem::replace(&mut trail.past, other);
+        let followed = self.take(stream, trail, op, args, Fit::Same);
+        if !followed {
+            trail.past = before;
+        }
+        followed
     }
 
     /// The trail to go on with, taken out; a new one at the start of a program.
@@ -330,15 +378,24 @@ impl Open {
         let live = Vec::with_capacity(past.made.len());
         let number = TRAILS.fetch_add(1, Ordering::Relaxed);
         tape::begin(number);
-        Some(Trail { number, past, live, changed: Vec::new() })
+        Some(Trail { number, past, live, changed: Vec::new(), sizes: Sizes::default() })
     }
 
     /// Takes the operands of the next instruction in if it is what the program followed has here.
-    fn take(&mut self, stream: &Arc<Stream>, trail: &mut Trail, op: &Op, args: &[RecordArg]) -> bool {
+    fn take(
+        &mut self,
+        stream: &Arc<Stream>,
+        trail: &mut Trail,
+        op: &Op,
+        args: &[RecordArg],
+        fit: Fit,
+    ) -> bool {
         let i = trail.live.len();
         let past = trail.past.clone();
         let Some(instr) = past.instr(i) else { return false };
-        if instr.op != *op || instr.args.len() != args.len() {
+        let same = instr.op == *op;
+        let kin = || fit == Fit::Sizes && instr.op.text() == op.text();
+        if !(same || kin()) || instr.args.len() != args.len() {
             return false;
         }
         let before = Before {
@@ -347,11 +404,23 @@ impl Open {
             data: self.data,
             held: self.held.len(),
             changed: trail.changed.len(),
+            sizes: trail.sizes.counts(),
         };
+        // In other sizes what is a tile may be another.
+        let mut resized = !same;
         for (j, (arg, want)) in args.iter().zip(&instr.args).enumerate() {
+            let tile = |x: &Scalar| op.start_arg(j) && is_tile(op, args, *x);
             let fits = match (arg, want) {
-                (RecordArg::Val(v), Arg::Value(want)) => self.take_value(stream, &past, v, *want),
-                (RecordArg::Num(x), Arg::Const(want)) if x == want => true,
+                (RecordArg::Val(v), Arg::Value(want)) => {
+                    match self.take_value(stream, trail, v, *want, fit) {
+                        Some(size) => {
+                            resized |= size;
+                            true
+                        }
+                        None => false,
+                    }
+                }
+                (RecordArg::Num(x), Arg::Const(want)) if x == want => !resized || !op.start_arg(j) || tile(x),
                 (RecordArg::Num(x), Arg::Const(want)) => {
                     let may = op.may_become_slot(j) && !op.start_arg(j) && x.kind() == want.kind();
                     if may {
@@ -360,8 +429,7 @@ impl Open {
                     may
                 }
                 (RecordArg::Num(x), Arg::Slot(k)) => {
-                    let next = *k as usize == self.slots.len() && op.slot_arg(j);
-                    let fits = next && !(op.start_arg(j) && is_tile(op, args, *x));
+                    let fits = *k as usize == self.slots.len() && op.slot_arg(j) && !tile(x);
                     if fits {
                         self.slot(Slot::Num(*x));
                     }
@@ -381,27 +449,48 @@ impl Open {
                 return false;
             }
         }
+        if resized && !resize(trail, instr, op, args) {
+            self.go_back(trail, before);
+            return false;
+        }
         true
     }
 
-    /// True if a value is the operand that is wanted; an input that is new is taken in.
-    fn take_value(&mut self, stream: &Arc<Stream>, past: &Past, v: &crate::value::Value, want: u32) -> bool {
+    /// Takes a value in if it is the operand that is wanted; tells whether it has another type.
+    fn take_value(
+        &mut self,
+        stream: &Arc<Stream>,
+        trail: &mut Trail,
+        v: &crate::value::Value,
+        want: u32,
+        fit: Fit,
+    ) -> Option<bool> {
         let own = Arc::ptr_eq(&v.stream, stream);
         if own && v.pos >= self.base {
-            return (v.pos - self.base) as u32 == want;
+            let i = (v.pos - self.base) as u32;
+            return (i == want).then(|| trail.sizes.ty(i as usize).is_some());
         }
         let i = (want & !INPUT) as usize;
         if want & INPUT == 0 || i > self.inputs.len() {
-            return false;
+            return None;
         }
         if let Some((id, _)) = self.inputs.get(i) {
-            return *id == v.id;
+            return (*id == v.id).then(|| trail.sizes.input(i).is_some());
         }
-        if past.inputs.get(i) != Some(&v.ty) || self.input_index.contains_key(&v.id) {
-            return false;
+        let then = trail.past.inputs.get(i)?;
+        if self.input_index.contains_key(&v.id) {
+            return None;
+        }
+        let same = *then == v.ty;
+        if !same {
+            let kin = fit == Fit::Sizes && then.dtype == v.ty.dtype && then.shape.len() == v.ty.shape.len();
+            if !kin {
+                return None;
+            }
+            trail.sizes.add_input(i, &v.ty);
         }
         self.operand(stream, v);
-        true
+        Some(!same)
     }
 
     fn go_back(&mut self, trail: &mut Trail, to: Before) {
@@ -412,20 +501,25 @@ impl Open {
         self.data = to.data;
         self.held.truncate(to.held);
         trail.changed.truncate(to.changed);
+        trail.sizes.go_back(to.sizes);
     }
 
     /// Ends the following: what was followed is written out.
     pub fn write_out(&mut self) {
-        let Some(Trail { past, live, changed, .. }) = self.trail.take() else { return };
+        let Some(Trail { past, live, changed, sizes, .. }) = self.trail.take() else { return };
         let mut changed = changed.into_iter().peekable();
         for (i, (Live { id, line, alive }, made)) in live.into_iter().zip(&past.made).enumerate() {
             let mut instr = made.instr.clone();
+            if let (Some(instr), Some(op)) = (&mut instr, sizes.op(i)) {
+                instr.op = op.clone();
+            }
             while let Some((_, j, x)) = changed.next_if(|(value, ..)| *value as usize == i) {
                 if let Some(arg) = instr.as_mut().and_then(|instr| instr.args.get_mut(j as usize)) {
                     *arg = Arg::Const(x);
                 }
             }
-            self.entries.push(Entry { instr, id, ty: made.ty.clone(), alive, line, mark: 0 });
+            let ty = sizes.ty(i).unwrap_or(&made.ty).clone();
+            self.entries.push(Entry { instr, id, ty, alive, line, mark: 0 });
         }
     }
 
@@ -438,9 +532,10 @@ impl Open {
             Some(trail.past.clone())
         } else {
             let inputs = self.inputs.len();
-            self.pasts.find(|p| {
+            let same = |p: &Past| {
                 p.made.len() == n && p.inputs.len() == inputs && p.begins_like(&trail.past, n, inputs)
-            })
+            };
+            trail.is_same_size().then(|| self.pasts.find(same)).flatten()
         };
         let mut dies = vec![false; self.inputs.len()];
         for id in &self.frees {
@@ -457,6 +552,7 @@ impl Open {
                 Ok(self.seal_as(trail, &past, way))
             }
             (past, _) => {
+                let past = past.filter(|_| trail.is_same_size());
                 self.trail = Some(trail);
                 self.write_out();
                 Err(past)
@@ -465,7 +561,11 @@ impl Open {
     }
 
     fn seal_as(&mut self, trail: Trail, past: &Past, way: Arc<Way>) -> Sealed {
-        let Trail { live, changed, .. } = trail;
+        let Trail { live, changed, sizes, .. } = trail;
+        let way = match sizes.is_empty() {
+            true => way,
+            false => way.resized.find(&way, sizes, |sizes| way.bytes_in(past, sizes)),
+        };
         let mut slots = std::mem::take(&mut self.slots);
         for &(value, j) in &way.varying {
             let now = changed.iter().find(|(v, a, _)| (*v, *a) == (value, j)).map(|(.., x)| *x);
@@ -503,4 +603,33 @@ impl Open {
             ends_step: std::mem::take(&mut self.step_ended),
         }
     }
+}
+
+/// Notes an instruction in another size, or of operands in another size, with the types of its results. False if it is
+/// no instruction of the same kind, or so much has changed that following does not pay.
+fn resize(trail: &mut Trail, instr: &Instr, op: &Op, args: &[RecordArg]) -> bool {
+    let i = trail.live.len();
+    let types: SmallVec<[ArgTy; 4]> = args
+        .iter()
+        .map(|arg| match arg {
+            RecordArg::Val(v) => ArgTy::Val(&v.ty),
+            RecordArg::Num(_) | RecordArg::Data(_) => ArgTy::Num,
+        })
+        .collect();
+    // Whatever is wrong is told when it is recorded in the usual way.
+    let Ok(types) = infer_all(op, &types) else { return false };
+    if types.len() != instr.results() {
+        return false;
+    }
+    if instr.op != *op {
+        trail.sizes.add_op(i, op);
+    }
+    for (k, ty) in (i..).zip(types) {
+        if ty != *trail.past.ty(k) {
+            trail.sizes.add_value(k, ty);
+        }
+    }
+    // A graph in other sizes is not the one that was summed up.
+    tape::end();
+    trail.sizes.pays(i)
 }

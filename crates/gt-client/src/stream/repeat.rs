@@ -48,13 +48,13 @@ impl Stream {
         if open.step_ended {
             return None;
         }
-        open.trail.as_ref().map(|trail| spot(&open, trail))
+        open.trail.as_ref().filter(|trail| trail.is_same_size()).map(|trail| spot(&open, trail))
     }
 
     /// What was recorded since; nothing if it cannot be taken over, or if other values than `kept` are in use.
     pub(crate) fn since(&self, start: &Spot, kept: &[Value]) -> Option<Stretch> {
         let open = self.open.lock();
-        let trail = open.trail.as_ref()?;
+        let trail = open.trail.as_ref().filter(|trail| trail.is_same_size())?;
         let now = spot(&open, trail);
         let same = now.trail == start.trail && Arc::ptr_eq(&now.past, &start.past) && now.base == start.base;
         if !same || now.inputs != start.inputs || now.changed != start.changed {

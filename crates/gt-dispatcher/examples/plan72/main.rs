@@ -56,6 +56,7 @@ impl Cluster {
                 ticket_key: [0; 16],
                 process: gt_net::process::Process::this(),
                 gangs: true,
+                speed: Default::default(),
             };
             cluster.step(Event::WorkerUp { worker: WorkerId(i), info });
         }

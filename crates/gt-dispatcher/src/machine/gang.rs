@@ -9,9 +9,10 @@ use super::{Action, Cx};
 use crate::shard::{self, Asked, Costs, Divided};
 use gt_ir::layout::{Layout, Layouts, Part, place, range_at};
 use gt_ir::program::Without;
-use gt_ir::signal::Mark;
+use gt_ir::signal::{Lay, Mark};
 use gt_ir::{Error, Input, Program, Result, Structure, TensorId, Ty, bail};
 use gt_net::msg::{ClientMsg, Fetch, Gang, Payload, Piece, Run, Value, WorkerCmd, WorkerId};
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// Programs that the dispatcher adds to a session are numbered from here on.
@@ -149,25 +150,36 @@ impl Session {
         program.structure.marks.iter().filter_map(asked).collect()
     }
 
-    fn costs(&self, mesh: &Mesh, cx: &Cx) -> Costs {
-        let info = mesh.workers.first().and_then(|w| cx.pool.get(*w)).map(|w| &w.info);
-        let mut costs = match info {
-            Some(info) if info.backend == "cuda" => Costs::gpu(),
-            info => Costs::cpu(info.map_or(1, |i| i.threads)),
-        };
-        match self.sharding {
-            Some(sharding) => {
-                if let Some(least) = sharding.least {
-                    (costs.least, costs.always) = (least, least == 0);
-                }
+    /// By axis: all signals of computed values say that they are whole along it.
+    fn keeps(&self, program: &Program, mesh: &Mesh) -> SmallVec<[bool; 2]> {
+        let mut keeps: SmallVec<[bool; 2]> = SmallVec::new();
+        let mut last = None;
+        for mark in program.structure.marks.iter().filter(|mark| !mark.firm) {
+            if last.replace(mark.signal) == Some(mark.signal) {
+                continue;
             }
-            None => costs = costs.signalled(),
+            let Some(spec) = self.signals.get(mark.signal) else { continue };
+            let whole = spec.lays.iter().map(|lay| *lay == Lay::Whole);
+            match keeps.is_empty() {
+                true => keeps = whole.collect(),
+                false => keeps.iter_mut().zip(whole).for_each(|(keeps, whole)| *keeps &= whole),
+            }
         }
-        costs
+        keeps.truncate(mesh.shape.len());
+        keeps
+    }
+
+    /// What computing and moving cost on a mesh, for this session.
+    fn costs(&self, mesh: &Mesh) -> Costs {
+        match self.sharding {
+            Some(Sharding { least: Some(least) }) => Costs { least, always: least == 0, ..mesh.costs },
+            Some(Sharding { least: None }) => mesh.costs,
+            None => mesh.costs.signalled(),
+        }
     }
 
     /// How the inputs of a program lie on a mesh.
-    fn situation(&self, program: &Program, types: &[Ty], mesh: &Mesh, cx: &Cx) -> Option<Situation> {
+    fn situation(&self, program: &Program, types: &[Ty], mesh: &Mesh) -> Option<Situation> {
         let lies = |id: &TensorId| {
             let tensor = self.tensors.get(id)?;
             match &tensor.spread {
@@ -176,9 +188,10 @@ impl Session {
             }
         };
         let inputs: Option<Vec<_>> = program.inputs.iter().map(lies).collect();
-        let (fixed, costs) = (self.fixed(program, types, mesh), self.costs(mesh, cx));
+        let (fixed, costs) = (self.fixed(program, types, mesh), self.costs(mesh));
         let must = !program.structure.marks.is_empty();
-        Some(Situation { inputs: inputs?, fixed, must, shape: mesh.shape.clone(), costs })
+        let keeps = self.keeps(program, mesh);
+        Some(Situation { inputs: inputs?, fixed, keeps, must, shape: mesh.shape.clone(), costs })
     }
 
     /// Gets a program ready to go: it is divided, and its inputs are on the workers. Whatever else is wrong with it
@@ -200,7 +213,7 @@ impl Session {
                 self.make_whole(*id, &spread, parts, cx);
             }
         }
-        let Some(situation) = self.situation(program, &types, &mesh, cx) else { return Ready::Alone };
+        let Some(situation) = self.situation(program, &types, &mesh) else { return Ready::Alone };
         let away = situation.inputs.iter().any(|(_, at_home)| *at_home);
         let divided = match self.division(program, &types, situation, cx) {
             Known::Asked(ask) => return Ready::Waits(Wait::Plan(ask)),
@@ -348,9 +361,10 @@ impl Session {
         let ask = Situation {
             inputs: vec![(spread.layouts.clone(), false)],
             fixed: vec![(0, spread.mesh.whole().into_iter().map(Some).collect())],
+            keeps: SmallVec::new(),
             must: true,
             shape: spread.mesh.shape.clone(),
-            costs: self.costs(&spread.mesh, cx),
+            costs: self.costs(&spread.mesh),
         }
         .question(&structure, &Arc::from([ty]));
         self.last_added += 1;
@@ -402,7 +416,7 @@ impl Session {
             slots: program.slots.clone(),
             frees: Vec::new(),
         };
-        let mut ask = self.situation(&left, &types, &mesh, cx)?.question(&left.structure, &types);
+        let mut ask = self.situation(&left, &types, &mesh)?.question(&left.structure, &types);
         // It runs where its inputs are, in any case.
         ask.must = true;
         let divided = shard::divide(&ask).ok()??;

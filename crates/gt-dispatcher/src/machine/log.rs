@@ -17,8 +17,8 @@ const MAX_SEEN: usize = 1 << 16;
 const MAX_TROUBLES: usize = 32;
 /// Plan keys of parts remembered.
 const MAX_ORIGINS: usize = 4096;
-/// Lines that wait for those who watch.
-const MAX_TRACED: usize = 256;
+/// Lines that wait for those who watch, until the next tick at most.
+const MAX_TRACED: usize = 4096;
 
 /// One log: a session's or the server's.
 #[derive(Default)]
@@ -30,8 +30,10 @@ pub(super) struct Log {
     full: bool,
     lines: u64,
     seen: HashSet<u64>,
-    /// Lines for those who watch.
-    traced: Vec<String>,
+    /// Lines for those who watch, and how closely one has to watch to see each.
+    traced: Vec<(Detail, String)>,
+    /// How closely one has to watch to see the last line.
+    last: Detail,
     /// The time in microseconds, where it is known better than in milliseconds.
     fine: Option<u64>,
     troubles: VecDeque<Trouble>,
@@ -66,7 +68,7 @@ impl Log {
         }
     }
 
-    pub fn take_traced(&mut self) -> Vec<String> {
+    pub fn take_traced(&mut self) -> Vec<(Detail, String)> {
         std::mem::take(&mut self.traced)
     }
 
@@ -130,7 +132,7 @@ impl Log {
 
     fn put(&mut self, line: String, out: &mut Vec<Action>) {
         if self.tracing {
-            self.traced.push(line.clone());
+            self.traced.push((self.last, line.clone()));
         }
         if self.kept {
             out.push(Action::Log(line));
@@ -157,6 +159,7 @@ impl Log {
     ) {
         if self.is_on() {
             let line = self.format(now, event, whom, what, bytes, &details());
+            self.last = if matches!(event, "KERNELS" | "STEPS") { Detail::Kernels } else { Detail::Programs };
             self.put(line, out);
         }
     }
@@ -491,11 +494,41 @@ fn tensor_text(id: TensorId) -> String {
     format!("TENSOR[{}]", id.0)
 }
 
+/// In whole numbers: fractions take longer to write than all the rest of a line.
 fn size_text(bytes: u64) -> String {
+    // Rounded to a tenth or a hundredth of a unit.
+    let part = |unit: u64, of: u64| {
+        let parts = (bytes as u128 * of as u128 + unit as u128 / 2) / unit as u128;
+        (parts / of as u128, parts % of as u128)
+    };
     match bytes {
         0..1024 => format!("{bytes}B"),
-        1024..1_048_576 => format!("{:.1}KB", bytes as f64 / 1024.0),
-        1_048_576..1_073_741_824 => format!("{:.2}MB", bytes as f64 / 1048576.0),
-        _ => format!("{:.2}GB", bytes as f64 / 1073741824.0),
+        1024..1_048_576 => {
+            let (whole, tenths) = part(1024, 10);
+            format!("{whole}.{tenths}KB")
+        }
+        1_048_576..1_073_741_824 => {
+            let (whole, hundredths) = part(1_048_576, 100);
+            format!("{whole}.{hundredths:02}MB")
+        }
+        _ => {
+            let (whole, hundredths) = part(1_073_741_824, 100);
+            format!("{whole}.{hundredths:02}GB")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size_text;
+
+    #[test]
+    fn sizes_are_rounded() {
+        let sizes = [(1023, "1023B"), (1024, "1.0KB"), (1536, "1.5KB"), (1075, "1.0KB"), (1076, "1.1KB")];
+        let large =
+            [(4_000_000, "3.81MB"), (1 << 20, "1.00MB"), (5 << 30, "5.00GB"), (u64::MAX, "17179869184.00GB")];
+        for (bytes, text) in sizes.into_iter().chain(large) {
+            assert_eq!(size_text(bytes), text);
+        }
     }
 }

@@ -1,21 +1,30 @@
 //! Workers that run programs together, and the programs that were divided among them, for all sessions.
 
 use super::pool::Pool;
-use super::{Action, Config};
+use super::{Action, Config, speeds};
 use crate::shard::{Answer, Ask, Asked, Costs};
 use gt_ir::layout::{Layout, Layouts};
 use gt_ir::{Error, Structure};
-use gt_net::msg::{Member, WorkerCmd, WorkerId};
+use gt_net::msg::{Member, WorkerCmd, WorkerId, WorkerInfo};
+use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The workers of a mesh, by rank.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Mesh {
     pub id: u64,
     /// The size of each axis; the last runs fastest over the workers.
     pub shape: Vec<usize>,
     pub workers: Vec<WorkerId>,
+    /// What computing and moving cost on it, from what its workers told of themselves.
+    pub costs: Costs,
+}
+
+impl PartialEq for Mesh {
+    fn eq(&self, other: &Mesh) -> bool {
+        self.id == other.id
+    }
 }
 
 impl Mesh {
@@ -35,6 +44,8 @@ pub(super) struct Situation {
     pub inputs: Vec<(Layouts, bool)>,
     /// Layouts that signals ask for, by value.
     pub fixed: Vec<(u32, Asked)>,
+    /// By axis: signals ask for computed values that are whole along it.
+    pub keeps: SmallVec<[bool; 2]>,
     /// Signals ask for these workers.
     pub must: bool,
     pub shape: Vec<usize>,
@@ -82,7 +93,9 @@ impl Meshes {
             return mesh.clone();
         }
         self.last += 1;
-        let mesh = Arc::new(Mesh { id: self.last, shape: shape.to_vec(), workers: workers.to_vec() });
+        let infos: Vec<&WorkerInfo> = workers.iter().filter_map(|w| Some(&pool.get(*w)?.info)).collect();
+        let costs = speeds::costs(&infos);
+        let mesh = Arc::new(Mesh { id: self.last, shape: shape.to_vec(), workers: workers.to_vec(), costs });
         let member = |worker: &WorkerId| {
             let info = &pool.get(*worker)?.info;
             let (process, endpoint) = (info.process.clone(), info.endpoint.clone());
@@ -182,6 +195,7 @@ impl Situation {
         self.shape == other.shape
             && self.fixed == other.fixed
             && self.must == other.must
+            && self.keeps == other.keeps
             && self.costs == other.costs
             && self.inputs.len() == other.inputs.len()
             && self.inputs.iter().zip(&other.inputs).all(same)
@@ -195,9 +209,11 @@ impl Situation {
             inputs: self.inputs.iter().map(|(layouts, _)| layouts.clone()).collect(),
             at_home: self.inputs.iter().map(|(_, home)| *home).collect(),
             fixed: self.fixed.clone(),
+            keeps: self.keeps.clone(),
             must: self.must,
             shape: self.shape.clone(),
             costs: self.costs,
+            follows: false,
         }
     }
 }

@@ -24,6 +24,13 @@ struct Watching {
     asked: bool,
 }
 
+impl Watching {
+    /// True for one who wants lines of everybody's work.
+    fn traces(&self) -> bool {
+        self.scope == Scope::All && self.detail >= Detail::Programs
+    }
+}
+
 #[derive(Default)]
 pub(super) struct Observers {
     watching: BTreeMap<SessionId, Watching>,
@@ -37,8 +44,7 @@ pub(super) struct Observers {
 impl Observers {
     /// Those who want lines of everybody's work.
     pub fn tracers(&self) -> impl Iterator<Item = SessionId> {
-        let traces = |w: &&Watching| w.scope == Scope::All && w.detail >= Detail::Programs;
-        self.watching.iter().filter(move |(_, w)| traces(w)).map(|(id, _)| *id)
+        self.watching.iter().filter(|(_, w)| w.traces()).map(|(id, _)| *id)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -339,8 +345,10 @@ impl Machine {
         if lines.is_empty() {
             return;
         }
-        for id in self.observers.tracers() {
-            out.push(Action::ToClient(id, SessionMsg::Trace { lines: lines.clone() }));
+        for (id, watching) in self.observers.watching.iter().filter(|(_, w)| w.traces()) {
+            let seen = lines.iter().filter(|(detail, _)| *detail <= watching.detail);
+            let lines = seen.map(|(_, line)| line.clone()).collect();
+            out.push(Action::ToClient(*id, SessionMsg::Trace { lines }));
         }
     }
 
@@ -407,18 +415,22 @@ fn seconds(us: u64) -> String {
     format!("{}.{:06}", us / 1_000_000, us % 1_000_000)
 }
 
+/// Milliseconds of the log.
+fn millis(us: u64) -> String {
+    format!("{}.{:03}", us / 1000, us % 1000)
+}
+
 fn ran_text(ran: &Ran, start_us: u64) -> String {
-    let ms = |us: u64| us as f64 / 1e3;
     let mut text = format!(
-        "session={} seq={} key={:016x} ops={} start={}s took={:.3}ms waited={:.3}ms plan={:.3}ms families={}",
+        "session={} seq={} key={:016x} ops={} start={}s took={}ms waited={}ms plan={}ms families={}",
         ran.session.0,
         ran.seq,
         ran.key,
         ran.instrs,
         seconds(start_us),
-        ms(ran.took_us),
-        ms(ran.waited_us),
-        ms(ran.plan_us),
+        millis(ran.took_us),
+        millis(ran.waited_us),
+        millis(ran.plan_us),
         families_text(&ran.shares),
     );
     if ran.begun_early {
@@ -436,18 +448,64 @@ fn ran_text(ran: &Ran, start_us: u64) -> String {
 /// `matmul:61,reduce:39`: the percent of each family that has any.
 fn families_text(shares: &PerFamily) -> String {
     let some = Family::ALL.into_iter().zip(shares).filter(|(_, share)| **share >= 0.005);
-    let texts: Vec<String> = some.map(|(f, share)| format!("{}:{:.0}", f.text(), share * 100.0)).collect();
+    let texts: Vec<String> =
+        some.map(|(f, share)| format!("{}:{}", f.text(), (share * 100.0).round() as u32)).collect();
     texts.join(",")
 }
 
-/// `STEP:START+TOOK` in microseconds since the program's start.
+/// `STEP:START+TOOK` in microseconds since the program's start. A program has some hundred steps, and this is written
+/// for each time that it runs: whole numbers are quicker to write than fractions.
 fn kernels_text(ran: &Ran, start_us: u64) -> String {
-    use std::fmt::Write;
     let (session, seq, key, start) = (ran.session.0, ran.seq, ran.key, seconds(start_us));
     let mut text = format!("session={session} seq={seq} key={key:016x} start={start}s times=");
+    text.reserve(ran.kernels.len() * 18);
     for (i, k) in ran.kernels.iter().enumerate() {
-        let comma = if i > 0 { "," } else { "" };
-        let _ = write!(text, "{comma}{}:{:.1}+{:.1}", k.step, k.start as f64 / 1e3, k.took as f64 / 1e3);
+        if i > 0 {
+            text.push(',');
+        }
+        push_number(&mut text, k.step);
+        text.push(':');
+        push_tenths(&mut text, k.start);
+        text.push('+');
+        push_tenths(&mut text, k.took);
     }
     text
+}
+
+/// Nanoseconds as microseconds with one digit behind the point.
+fn push_tenths(text: &mut String, ns: u32) {
+    let tenths = (ns as u64 + 50) / 100;
+    push_number(text, (tenths / 10) as u32);
+    text.push('.');
+    text.push((b'0' + (tenths % 10) as u8) as char);
+}
+
+fn push_number(text: &mut String, mut n: u32) {
+    let mut digits = [0; 10];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (n % 10) as u8;
+        n /= 10;
+        if n == 0 {
+            break;
+        }
+    }
+    text.extend(digits[at..].iter().map(|d| *d as char));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_as_formats_write_them() {
+        for ns in [0, 49, 50, 99, 100, 949, 999, 1000, 12_345, 99_949, 4_294_967_295] {
+            let mut text = String::new();
+            push_tenths(&mut text, ns);
+            let want = (ns as f64 / 100.0).round() / 10.0;
+            assert_eq!(text, format!("{want:.1}"), "{ns}");
+        }
+        assert_eq!(millis(1_234_056), "1234.056");
+    }
 }

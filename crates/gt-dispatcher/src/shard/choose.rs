@@ -7,6 +7,7 @@ use gt_ir::op::{ADAM_NUMBERS, SGD_NUMBERS};
 use gt_ir::{Arg, ArgTy, Instr, Op, ReduceKind, Scalar, Structure, Ty, View};
 use smallvec::{SmallVec, smallvec};
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 /// A rule per mesh axis.
 pub type Rules = SmallVec<[Rule; 1]>;
@@ -19,12 +20,12 @@ pub struct Choice {
     pub rules: Vec<Option<Rules>>,
     /// The layouts of live-outs, where one was asked for.
     pub outs: Vec<super::Asked>,
-    /// All workers are better than one.
-    pub pays: bool,
-    /// Seconds it is thought to take on all workers, and on one.
-    pub seconds: (f64, f64),
+    /// Something is split.
+    pub splits: bool,
     /// Sums that have time travel together, so many bytes at once.
     pub bucket: u64,
+    /// What is no larger waits for others to travel with, whatever has time or not.
+    pub small: u64,
 }
 
 /// Ways to run one instruction: a rule and what it costs, its operands included.
@@ -52,18 +53,26 @@ struct Chooser<'a> {
     types: Cow<'a, [Ty]>,
     ways: Vec<Ways>,
     fixed: Vec<Option<Layout>>,
+    /// In which layouts values were read when this axis was chosen for before: another reader costs little.
+    read: Vec<Reads>,
 }
+
+/// The layouts a value is read in.
+type Reads = SmallVec<[Layout; 2]>;
+
+/// How many times what it costs to move a piece that is to stay where it is.
+const TORN: f64 = 50.0;
+/// How often an axis is gone through.
+const PASSES: usize = 2;
+/// The part of what a journey costs that one more reader is thought to pay.
+const ONE_MORE: f64 = 0.3;
 
 /// What was chosen along one axis.
 struct Along {
     rules: Vec<Option<Rule>>,
-    /// Seconds for what moves along the axis, and for all computing.
-    moving: f64,
-    computing: f64,
-    /// The time one worker would take.
-    alone: f64,
     /// Something is split.
     splits: bool,
+    read: Vec<Reads>,
 }
 
 /// The types of an instruction's operands.
@@ -80,7 +89,7 @@ pub fn choose(ask: &Ask) -> Choice {
     let structure = &*ask.structure;
     let graph = Graph::new(ask);
     let mut rules: Vec<Option<Rules>> = vec![None; structure.instrs.len()];
-    let (mut moving, mut computing, mut alone, mut splits) = (ask.costs.start, 0.0, 0.0, false);
+    let mut splits = false;
     for axis in 0..ask.shape.len() {
         let along = Chooser::new(&graph, axis, &rules).choose();
         for (all, rule) in rules.iter_mut().zip(along.rules) {
@@ -90,23 +99,21 @@ pub fn choose(ask: &Ask) -> Choice {
                 (_, None) => {}
             }
         }
-        moving += along.moving;
-        computing = along.computing;
         splits |= along.splits;
-        if axis == 0 {
-            alone = along.alone;
-        }
     }
-    let seconds = (moving + computing, alone);
-    let split_inputs = ask.inputs.iter().flatten().any(|l| *l != Layout::Whole);
-    let given = ask.must || split_inputs || !ask.fixed.is_empty();
-    let pays = given || (splits && (ask.costs.always || seconds.0 < 0.9 * alone));
     let asked = |v: &u32| {
         let fixed = ask.fixed.iter().rev().find(|(w, _)| w == v);
         fixed.map_or_else(|| smallvec![None; ask.shape.len()], |(_, asked)| asked.clone())
     };
     let outs = structure.outs.iter().map(asked).collect();
-    Choice { inputs: ask.inputs.clone(), rules, outs, pays, seconds, bucket: ask.costs.bucket() }
+    Choice {
+        inputs: ask.inputs.clone(),
+        rules,
+        outs,
+        splits,
+        bucket: ask.costs.bucket(),
+        small: ask.costs.small(),
+    }
 }
 
 impl<'a> Graph<'a> {
@@ -127,6 +134,25 @@ impl<'a> Graph<'a> {
         structure.outs.iter().for_each(|v| uses[*v as usize] += 1);
         Graph { ask, starts, producer, uses }
     }
+
+    /// The instructions whose results somebody needs.
+    fn live(&self, structure: &Structure) -> Vec<bool> {
+        let mut live = vec![false; structure.instrs.len()];
+        let made = |v: u32| self.producer[v as usize].map(|i| i as usize);
+        structure.outs.iter().filter_map(|v| made(*v)).for_each(|i| live[i] = true);
+        for i in (0..live.len()).rev() {
+            if live[i] {
+                for arg in &structure.instrs[i].args {
+                    if let Arg::Value(v) = arg
+                        && let Some(i) = made(*v)
+                    {
+                        live[i] = true;
+                    }
+                }
+            }
+        }
+        live
+    }
 }
 
 impl<'a> Chooser<'a> {
@@ -143,22 +169,49 @@ impl<'a> Chooser<'a> {
             _ => Cow::Owned(left_of(graph, axis, before)),
         };
         let parts = ask.shape[axis];
-        Chooser { graph, ask, axis, parts, before, types, ways: Vec::new(), fixed }
+        Chooser { graph, ask, axis, parts, before, types, ways: Vec::new(), fixed, read: Vec::new() }
     }
 
     fn choose(mut self) -> Along {
-        let alone = self.forward();
-        self.backward(alone)
+        if self.ask.follows {
+            return self.follow();
+        }
+        let mut along = Along { rules: Vec::new(), splits: false, read: Vec::new() };
+        for _ in 0..PASSES {
+            self.read = std::mem::take(&mut along.read);
+            self.ways.clear();
+            self.forward();
+            along = self.backward();
+        }
+        along
     }
 
     fn input(&self, v: usize) -> Layout {
         self.ask.inputs[v][self.axis]
     }
 
+    /// What it costs to bring a value from one layout to another. Where computed values are to be whole along the axis,
+    /// what comes in pieces stays in them, and sums are taken for all.
+    fn convert(&self, v: u32, from: Layout, to: Layout) -> Option<f64> {
+        let ty = &self.types[v as usize];
+        let costs = &self.ask.costs;
+        if !self.ask.keeps.get(self.axis).is_some_and(|keeps| *keeps) {
+            return costs.convert(ty, from, to, self.parts);
+        }
+        match (from, to) {
+            (Layout::Partial(_), Layout::Split(_)) => costs.convert(ty, from, Layout::Whole, self.parts),
+            (Layout::Split(_), _) if self.graph.producer[v as usize].is_none() => {
+                Some(costs.convert(ty, from, to, self.parts)? * TORN)
+            }
+            _ => costs.convert(ty, from, to, self.parts),
+        }
+    }
+
     /// The least cost of a value in a layout.
     fn cost(&self, v: u32, to: Layout) -> f64 {
-        let ty = &self.types[v as usize];
-        let convert = |from| self.ask.costs.convert(ty, from, to, self.parts);
+        let again = self.read.get(v as usize).is_some_and(|read| read.contains(&to));
+        let factor = if again { ONE_MORE } else { 1.0 };
+        let convert = |from| Some(self.convert(v, from, to)? * factor);
         match self.graph.producer[v as usize] {
             None => convert(self.input(v as usize)).unwrap_or(f64::INFINITY),
             Some(i) => {
@@ -193,29 +246,12 @@ impl<'a> Chooser<'a> {
         ask.costs.compute(op, rule, &args, outs, parts)
     }
 
-    /// Works out the ways of every instruction; gives the time one worker would take.
-    fn forward(&mut self) -> f64 {
+    /// Works out the ways of every instruction.
+    fn forward(&mut self) {
         let ask = self.ask;
-        let starts = &self.graph.starts;
-        let mut alone = 0.0;
         for i in 0..ask.structure.instrs.len() {
-            let op = &ask.structure.instrs[i].op;
-            let args = arg_types(&ask.structure, &ask.types, i);
-            let outs = &ask.types[starts[i] as usize..starts[i + 1] as usize];
-            let mut rules = legal(op, &args, outs);
-            more_rules(&ask.structure.instrs[i], &args, outs, ask.costs.least, &mut rules);
-            let own = [self.as_they_lie(i), self.by_key_heads(i, &args, outs)];
-            for rule in own.into_iter().flatten().chain(self.by_blocks(i, &args)) {
-                if !rules.contains(&rule) {
-                    rules.push(rule);
-                }
-            }
-            alone += self.compute(i, &rules[0], 1);
             let mut ways = Ways::new();
-            for rule in rules {
-                if !worth(&rule, &args, outs, ask.costs.least) && !self.is_fixed(i) {
-                    continue;
-                }
+            for rule in self.rules(i) {
                 let mut cost = self.compute(i, &rule, self.parts);
                 for (arg, layout) in ask.structure.instrs[i].args.iter().zip(&rule.args) {
                     if let (Arg::Value(v), Some(layout)) = (arg, layout) {
@@ -233,7 +269,25 @@ impl<'a> Chooser<'a> {
             }
             self.ways.push(ways);
         }
-        alone
+    }
+
+    /// The rules by which an instruction may run along this axis, the all-whole one first.
+    fn rules(&self, i: usize) -> Vec<Rule> {
+        let (ask, starts) = (self.ask, &self.graph.starts);
+        let instr = &ask.structure.instrs[i];
+        let args = arg_types(&ask.structure, &ask.types, i);
+        let outs = &ask.types[starts[i] as usize..starts[i + 1] as usize];
+        let mut rules = legal(&instr.op, &args, outs);
+        more_rules(instr, &args, outs, ask.costs.least, &mut rules);
+        let own = [self.as_they_lie(i), self.by_key_heads(i, &args, outs)];
+        for rule in own.into_iter().flatten().chain(self.by_blocks(i, &args)) {
+            if !rules.contains(&rule) {
+                rules.push(rule);
+            }
+        }
+        let fixed = self.is_fixed(i);
+        rules.retain(|rule| fixed || worth(rule, &args, outs, ask.costs.least));
+        rules
     }
 
     /// For an optimizer's step: every parameter is updated as it lies, and its gradient and states lie like it.
@@ -282,6 +336,75 @@ impl<'a> Chooser<'a> {
         by_blocks(to, &x.shape).into_iter().filter(legal).map(|(d, e)| rule(d, e)).collect()
     }
 
+    /// Picks, from the first instruction to the last, what costs least with values as they lie by then: what is split goes
+    /// on being split as long as nothing has to move.
+    fn follow(mut self) -> Along {
+        let ask = self.ask;
+        let structure = &*ask.structure;
+        let live = self.graph.live(structure);
+        let mut held: Vec<Reads> = (0..ask.inputs.len()).map(|v| smallvec![self.input(v)]).collect();
+        held.resize(self.graph.producer.len(), Reads::new());
+        let mut along = Along { rules: vec![None; structure.instrs.len()], splits: false, read: Vec::new() };
+        let mut open: HashMap<u32, (usize, Vec<Rule>)> = HashMap::new();
+        for i in 0..structure.instrs.len() {
+            let values = self.graph.starts[i]..self.graph.starts[i + 1];
+            self.ways.push(Ways::new());
+            if !live[i] {
+                continue;
+            }
+            let cost = |rule: &Rule| {
+                let args = structure.instrs[i].args.iter().zip(&rule.args);
+                let bring = |(arg, to): (&Arg, &Option<Layout>)| match (arg, to) {
+                    (Arg::Value(v), Some(to)) => self.bring(*v, *to, &held[*v as usize]),
+                    _ => 0.0,
+                };
+                args.map(bring).sum::<f64>() + self.compute(i, rule, self.parts) + self.settle(i, rule)
+            };
+            let rules = self.rules(i);
+            if let (Op::Full { .. }, None) = (&structure.instrs[i].op, self.fixed[values.start as usize]) {
+                // Whoever reads it first says how it lies: it is made so.
+                let outs = rules.iter().map(|rule| rule.outs[0]).collect();
+                open.insert(values.start, (i, rules));
+                held[values.start as usize] = outs;
+                continue;
+            }
+            let best = rules.into_iter().map(|rule| (cost(&rule), rule)).min_by(|a, b| a.0.total_cmp(&b.0));
+            let Some((_, rule)) = best else { continue };
+            for (arg, to) in structure.instrs[i].args.iter().zip(&rule.args) {
+                let (Arg::Value(v), Some(to)) = (arg, to) else { continue };
+                if let Some((i, rules)) = open.remove(v) {
+                    along.rules[i] = rules.into_iter().find(|rule| rule.outs[0] == *to);
+                    held[*v as usize] = smallvec![*to];
+                }
+                if !held[*v as usize].contains(to) {
+                    held[*v as usize].push(*to);
+                }
+            }
+            values.zip(&rule.outs).for_each(|(v, layout)| held[v as usize].push(*layout));
+            along.splits |= rule.outs.iter().chain(rule.args.iter().flatten()).any(|l| *l != Layout::Whole);
+            self.ways[i].push((rule.clone(), 0.0));
+            along.rules[i] = Some(rule);
+        }
+        for (i, rules) in open.into_values() {
+            along.rules[i] = rules.into_iter().next();
+        }
+        along
+    }
+
+    /// What it costs to bring a value into a layout from those it is held in.
+    fn bring(&self, v: u32, to: Layout, held: &[Layout]) -> f64 {
+        let ways = held.iter().filter_map(|from| self.convert(v, *from, to));
+        ways.fold(f64::INFINITY, f64::min)
+    }
+
+    /// What it costs at least to bring results to where they are asked to be.
+    fn settle(&self, i: usize, rule: &Rule) -> f64 {
+        let values = (self.graph.starts[i]..self.graph.starts[i + 1]).zip(&rule.outs);
+        let asked =
+            |(v, from): (u32, &Layout)| self.fixed[v as usize].map_or(0.0, |to| self.bring(v, to, &[*from]));
+        values.map(asked).sum()
+    }
+
     /// How a value lies, as far as that is known before all is chosen.
     fn lies(&self, v: u32) -> Layout {
         let made = || match self.graph.producer[v as usize] {
@@ -304,11 +427,11 @@ impl<'a> Chooser<'a> {
     }
 
     /// Picks a way for every live instruction, from the last to the first.
-    fn backward(self, alone: f64) -> Along {
+    fn backward(&self) -> Along {
         let ask = self.ask;
         let structure = &*ask.structure;
         let count = self.graph.producer.len();
-        let mut needs: Vec<SmallVec<[Layout; 2]>> = vec![SmallVec::new(); count];
+        let mut needs: Vec<Reads> = vec![Reads::new(); count];
         let mut live = vec![false; count];
         let mut is_out = vec![false; count];
         for &v in &structure.outs {
@@ -319,7 +442,6 @@ impl<'a> Chooser<'a> {
             needs[v].push(layout);
         }
         let mut rules: Vec<Option<Rule>> = vec![None; structure.instrs.len()];
-        let (mut moving, mut computing) = (0.0, 0.0);
         let mut splits = (0..ask.inputs.len()).any(|v| self.input(v) != Layout::Whole);
         for i in (0..structure.instrs.len()).rev() {
             let values = self.graph.starts[i] as usize..self.graph.starts[i + 1] as usize;
@@ -334,14 +456,13 @@ impl<'a> Chooser<'a> {
             for (rule, cost) in &self.ways[i] {
                 // Of two ways that cost the same, the one that sums later: sums may then travel together.
                 let early = if matches!(rule.outs[0], Layout::Partial(_)) { 1.0 } else { 1.0 + 1e-9 };
-                let total = (cost + after(rule)) * early;
+                let total = (cost - self.shared(i, rule, &needs) + after(rule)) * early;
                 if best.is_none_or(|(_, least)| total < least) {
                     best = Some((rule, total));
                 }
             }
             // The first rule, all whole, is always among the ways.
             let Some((rule, _)) = best else { continue };
-            moving += after(rule);
             for (arg, layout) in structure.instrs[i].args.iter().zip(&rule.args) {
                 if let (Arg::Value(v), Some(layout)) = (arg, layout) {
                     live[*v as usize] = true;
@@ -350,32 +471,45 @@ impl<'a> Chooser<'a> {
                     }
                 }
             }
-            computing += self.compute(i, rule, self.parts);
             splits |= rule.outs.iter().chain(rule.args.iter().flatten()).any(|l| *l != Layout::Whole);
             rules[i] = Some(rule.clone());
         }
-        for v in 0..ask.inputs.len() {
-            let (ty, layout) = (&self.types[v], self.input(v));
-            let convert = |to: &Layout| ask.costs.convert(ty, layout, *to, self.parts).unwrap_or(0.0);
-            moving += needs[v].iter().map(convert).sum::<f64>();
-            if ask.at_home[v] && live[v] {
-                // It stays there for others that come.
-                moving += 0.25 * ty.bytes() as f64 * (self.parts - 1) as f64 / ask.costs.road;
-            }
-        }
-        Along { rules, moving, computing, alone, splits }
+        Along { rules, splits, read: needs }
     }
 
-    /// What it costs to bring a value to where it is needed.
+    /// What it costs to bring a value to where it is needed: one by one, or by way of the whole, of which others are
+    /// slices.
     fn after(&self, v: usize, from: Layout, needs: &[Layout], is_out: bool) -> f64 {
-        let ty = &self.types[v];
-        let convert = |to: Layout| self.ask.costs.convert(ty, from, to, self.parts).unwrap_or(f64::INFINITY);
-        let mut cost: f64 = needs.iter().map(|to| convert(*to)).sum();
+        let convert = |from: Layout, to: Layout| self.convert(v as u32, from, to).unwrap_or(f64::INFINITY);
         let partial = matches!(from, Layout::Partial(_));
-        if is_out && partial && needs.iter().all(|to| matches!(to, Layout::Partial(_))) {
-            cost += convert(Layout::Whole);
+        let sums = |to: &Layout| matches!(to, Layout::Partial(_));
+        let ends = is_out && partial && needs.iter().all(sums);
+        let one_by_one = needs.iter().map(|to| convert(from, *to)).sum::<f64>();
+        if needs.len() + ends as usize > 1 {
+            let of_whole = |to: &Layout| if *to == from { 0.0 } else { convert(Layout::Whole, *to) };
+            let by_whole = convert(from, Layout::Whole) + needs.iter().map(of_whole).sum::<f64>();
+            return by_whole.min(one_by_one + if ends { convert(from, Layout::Whole) } else { 0.0 });
         }
-        cost
+        one_by_one + if ends { convert(from, Layout::Whole) } else { 0.0 }
+    }
+
+    /// What an operand costs less because others need it in that layout, too.
+    fn shared(&self, i: usize, rule: &Rule, needs: &[Reads]) -> f64 {
+        let args = self.ask.structure.instrs[i].args.iter().zip(&rule.args);
+        let saved = |(arg, layout): (&Arg, &Option<Layout>)| match (arg, layout) {
+            (Arg::Value(v), Some(layout)) if needs[*v as usize].contains(layout) => {
+                self.cost(*v, *layout) - self.least(*v)
+            }
+            _ => 0.0,
+        };
+        args.map(saved).sum()
+    }
+
+    /// The least cost of a value in any layout.
+    fn least(&self, v: u32) -> f64 {
+        let Some(i) = self.graph.producer[v as usize] else { return 0.0 };
+        let shared = self.graph.uses[v as usize].max(1) as f64;
+        self.ways[i as usize].iter().map(|(_, cost)| cost / shared).fold(f64::INFINITY, f64::min)
     }
 }
 

@@ -1,42 +1,56 @@
-//! What computing and moving are thought to cost. Only comparisons matter, so one set of numbers serves a kind of device.
+//! What computing and moving are thought to cost: from what workers measured of themselves when they registered, and from
+//! the roads between them.
 
+use gt_ir::collective::Exchange;
 use gt_ir::layout::{Layout, Rule};
 use gt_ir::{ArgTy, Op, Ty};
 
-/// The speeds of one worker and of the roads between workers.
+/// The speeds of one worker of a mesh and of the roads between workers.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Costs {
-    /// Operations a second in matrix products.
+    /// Operations a second in matrix products, while all workers of the mesh are at work.
     pub flops: f64,
-    /// Bytes a second from and to a worker's own memory.
+    /// Bytes a second from and to a worker's own memory, while all are at work.
     pub memory: f64,
+    /// How many times as fast a worker is while the others have nothing to do: those that share cores take turns.
+    pub alone: f64,
     /// Bytes a second between workers, per worker.
     pub road: f64,
     /// Seconds a collective takes at least.
     pub latency: f64,
     /// Seconds it takes to start a program on all workers rather than on one.
     pub start: f64,
+    /// Seconds an instruction takes at least.
+    pub each: f64,
+    /// Bytes a worker may use for a program, its inputs included.
+    pub room: u64,
     /// Tensors of fewer bytes are not split for their own sake.
     pub least: u64,
     /// Splits whatever can be split, whatever it costs (`GT_SHARD_MIN=0`).
     pub always: bool,
+    /// How many times as much it is thought to cost when a piece goes elsewhere.
+    pub steady: f64,
 }
 
 /// Below this many bytes a tensor stays whole unless `GT_SHARD_MIN` says otherwise.
 pub const LEAST: u64 = 256 << 10;
 
 impl Costs {
-    /// For workers on the processors of one host, of so many threads each.
+    /// For workers on the processors of one host, of so many threads each, that measured nothing.
     pub fn cpu(threads: u32) -> Costs {
         let threads = threads.max(1) as f64;
         Costs {
-            flops: 4e10 * threads,
-            memory: 6e9 * threads.min(4.0),
+            flops: 5e10 * threads,
+            memory: 1e10 * threads.min(4.0),
+            alone: 1.0,
             road: 4e9,
             latency: 2e-5,
             start: 1e-4,
+            each: 1e-6,
+            room: u64::MAX,
             least: LEAST,
             always: false,
+            steady: 1.0,
         }
     }
 
@@ -45,23 +59,31 @@ impl Costs {
         Costs {
             flops: 3e14,
             memory: 2.5e12,
+            alone: 1.0,
             road: 2e11,
             latency: 1.5e-5,
             start: 2e-5,
+            each: 2e-6,
+            room: u64::MAX,
             least: LEAST,
             always: false,
+            steady: 1.0,
         }
     }
 
-    /// Where only signals divide programs: what they say is done for small tensors too, and for programs so short that
-    /// collectives would not pay.
+    /// Where only signals divide programs: what they say is done for small tensors too.
     pub fn signalled(self) -> Costs {
-        Costs { least: 0, latency: self.latency.min(1e-6), ..self }
+        Costs { least: 0, ..self }
     }
 
     /// How many bytes a collective should move at least, so that its latency does not matter.
     pub fn bucket(&self) -> u64 {
         ((1e-4 * self.road) as u64).max(1 << 20)
+    }
+
+    /// Bytes that take as long to move as a meeting takes: fewer had better travel with others.
+    pub fn small(&self) -> u64 {
+        ((self.latency * self.road) as u64).clamp(16 << 10, 1 << 20)
     }
 
     /// What it costs to bring a value from one layout to another along an axis; `None` if there is no way. `ty` is what
@@ -82,34 +104,83 @@ impl Costs {
             (Partial(_), Whole) => 2.0 * bytes * most,
             (_, Partial(_)) => return None,
         };
-        let seconds = self.latency + moved / self.road;
+        let steady = if matches!(from, Split(_)) { self.steady } else { 1.0 };
+        let seconds = (self.latency + moved / self.road) * steady;
         // Still a little, so that of two ways the shorter one is taken.
         Some(if self.always { seconds * 1e-6 } else { seconds })
+    }
+
+    /// What a collective costs between so many parts, given the bytes of its operands and results on one of them.
+    pub fn collective(&self, what: &Exchange, given: f64, got: f64, parts: usize) -> f64 {
+        let most = (parts as f64 - 1.0) / parts as f64;
+        let moved = match what {
+            Exchange::AllReduce { .. } => 2.0 * given,
+            Exchange::AllGather { .. } | Exchange::Broadcast { .. } => got,
+            Exchange::ReduceScatter { .. } | Exchange::AllToAll { .. } => given,
+        };
+        self.latency + moved * most / self.road
+    }
+
+    /// The time one worker takes for an op on what it has.
+    pub fn local(&self, op: &Op, args: &[ArgTy], outs: &[Ty]) -> f64 {
+        if let Op::View(_) = op {
+            return 0.0;
+        }
+        let written: f64 = outs.iter().map(|ty| ty.bytes() as f64).sum();
+        let read = |arg: &ArgTy| if let ArgTy::Val(ty) = arg { ty.bytes() as f64 } else { 0.0 };
+        let bytes = written + args.iter().map(|arg| read(arg).min(reads(op, written))).sum::<f64>();
+        (work(op, args, outs) / self.flops).max(bytes * kept(op) / self.memory) + self.each
     }
 
     /// The time one worker takes for an op under a rule.
     pub fn compute(&self, op: &Op, rule: &Rule, args: &[ArgTy], outs: &[Ty], parts: usize) -> f64 {
         let mut share = 1.0f64;
         let mut bytes = 0.0;
-        let mut count = |ty: &Ty, layout: Layout| {
+        let mut count = |ty: &Ty, layout: Layout, most: f64| {
             let part = match layout {
                 Layout::Split(d) => largest(ty.shape[d], parts),
                 Layout::Whole | Layout::Partial(_) => 1.0,
             };
             share = share.min(part);
-            bytes += ty.bytes() as f64 * part;
+            bytes += (ty.bytes() as f64 * part).min(most);
         };
+        outs.iter().zip(&rule.outs).for_each(|(ty, layout)| count(ty, *layout, f64::INFINITY));
+        let written: f64 = outs.iter().map(|ty| ty.bytes() as f64).sum();
         for (arg, layout) in args.iter().zip(&rule.args) {
             if let (ArgTy::Val(ty), Some(layout)) = (arg, layout) {
-                count(ty, *layout);
+                count(ty, *layout, reads(op, written));
             }
         }
-        outs.iter().zip(&rule.outs).for_each(|(ty, layout)| count(ty, *layout));
         if let Op::View(_) = op {
             return bytes / self.memory * 0.05;
         }
         let flops = work(op, args, outs) * share;
-        (flops / self.flops).max(bytes / self.memory) + 1e-7
+        (flops / self.flops).max(bytes * kept(op) / self.memory) + 1e-7
+    }
+}
+
+/// The most bytes of an operand that an op reads for so many bytes of results.
+fn reads(op: &Op, written: f64) -> f64 {
+    match op {
+        Op::Take { .. } | Op::Gather { .. } => written,
+        _ => f64::INFINITY,
+    }
+}
+
+/// Which share of an op's operands and results passes through memory: elementwise work is done together with what comes
+/// before and after it.
+fn kept(op: &Op) -> f64 {
+    match op {
+        Op::Full { .. }
+        | Op::Arange { .. }
+        | Op::Unary(_)
+        | Op::Binary(_)
+        | Op::Where
+        | Op::Cast(_)
+        | Op::Reduce { .. }
+        | Op::Softmax { .. }
+        | Op::LogSoftmax { .. } => 0.3,
+        _ => 1.0,
     }
 }
 

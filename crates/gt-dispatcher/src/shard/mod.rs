@@ -1,14 +1,19 @@
 //! Programs over several workers: which layout every value gets on every axis of a mesh (`choose`, by what `cost` says),
-//! how values get from one layout to another (`convert`), and what each worker then runs (`rewrite`). Pure functions:
-//! the machine asks for them and keeps what comes back (C10).
+//! how values get from one layout to another (`convert`), and what each worker then runs (`rewrite`). A program is written
+//! in a few ways (`lean`), and the one that is thought to be the fastest (`judge`) is taken. Pure functions: the machine
+//! asks for them and keeps what comes back (C10).
 
 mod choose;
 mod convert;
 mod cost;
+mod judge;
+mod lean;
 mod rewrite;
 
 pub use choose::{Choice, Rules, choose};
 pub use cost::Costs;
+pub use judge::{Verdict, judge};
+pub use lean::{Lean, leans};
 pub use rewrite::{From, Local, Template, rewrite};
 
 use gt_ir::layout::{Layout, Layouts, place};
@@ -32,16 +37,27 @@ pub struct Ask {
     pub at_home: Vec<bool>,
     /// Layouts that values must have, by value.
     pub fixed: Vec<(u32, Asked)>,
+    /// By axis: computed values are to be whole along it, as its signal says, so that parameters that lie in pieces are
+    /// used as they lie.
+    pub keeps: SmallVec<[bool; 2]>,
     /// It runs on these workers, whatever another would cost: a signal says so.
     pub must: bool,
     /// The size of each mesh axis; the last runs fastest over the workers.
     pub shape: Vec<usize>,
     pub costs: Costs,
+    /// Layouts are followed from the first instruction to the last, rather than weighed over the program.
+    pub follows: bool,
 }
 
 impl Ask {
     pub fn workers(&self) -> usize {
         self.shape.iter().product()
+    }
+
+    /// It runs on these workers in any case: a signal says so, or what it reads lies there in pieces.
+    pub fn is_given(&self) -> bool {
+        let split = |layout: &Layout| *layout != Layout::Whole;
+        self.must || !self.fixed.is_empty() || self.inputs.iter().flatten().any(split)
     }
 }
 
@@ -59,13 +75,51 @@ pub struct Divided {
 /// The answer to a question: none if one worker is better.
 pub type Answer = Result<Option<Arc<Divided>>>;
 
-/// Divides a program. Nothing comes back if one worker is better.
-pub fn divide(ask: &Ask) -> Result<Option<Divided>> {
-    let choice = choose(ask);
-    if !choice.pays {
+/// What is thought of one worker's running the program.
+pub fn alone(ask: &Ask) -> Verdict {
+    let costs = Costs {
+        flops: ask.costs.flops * ask.costs.alone,
+        memory: ask.costs.memory * ask.costs.alone,
+        ..ask.costs
+    };
+    judge(&ask.structure, &ask.types, &costs, &[1])
+}
+
+/// Seconds to bring to all workers what only one of them has. It stays there for others that come.
+fn bringing(ask: &Ask) -> f64 {
+    let away = ask.types.iter().zip(&ask.at_home).filter(|(_, away)| **away);
+    let bytes: f64 = away.map(|(ty, _)| ty.bytes() as f64).sum();
+    0.25 * bytes * (ask.workers() - 1) as f64 / ask.costs.road
+}
+
+/// The way to divide a program that is thought to be best, written for the first worker.
+fn best(ask: &Ask) -> Result<Option<(Choice, Template, f64)>> {
+    let mut best: Option<(Choice, Template, Verdict)> = None;
+    let first = place(&ask.shape, 0);
+    for lean in leans(ask) {
+        let choice = choose(&lean.ask(ask));
+        if !choice.splits && !ask.is_given() {
+            continue;
+        }
+        let template = rewrite(&ask.structure, &ask.types, &choice, &first)?;
+        let verdict = template.judge(&ask.costs, &ask.shape);
+        if best.as_ref().is_none_or(|(.., least)| verdict.is_better(least, ask.costs.room)) {
+            best = Some((choice, template, verdict));
+        }
+    }
+    let Some((choice, template, verdict)) = best else { return Ok(None) };
+    let (all, one) = (verdict.seconds + ask.costs.start + bringing(ask), alone(ask));
+    let fits = one.peak <= ask.costs.room || one.peak <= verdict.peak;
+    if !ask.is_given() && !ask.costs.always && fits && all > 0.9 * one.seconds {
         return Ok(None);
     }
-    let mut written: Vec<Template> = Vec::new();
+    Ok(Some((choice, template, verdict.seconds)))
+}
+
+/// Divides a program. Nothing comes back if one worker is better.
+pub fn divide(ask: &Ask) -> Result<Option<Divided>> {
+    let Some((choice, template, seconds)) = best(ask)? else { return Ok(None) };
+    let mut written: Vec<Template> = vec![template];
     let mut parts: Vec<Local> = Vec::with_capacity(ask.workers());
     for rank in 0..ask.workers() {
         let place = place(&ask.shape, rank);
@@ -81,7 +135,7 @@ pub fn divide(ask: &Ask) -> Result<Option<Divided>> {
         });
     }
     let outs = written.pop().map_or_else(Vec::new, |template| template.outs);
-    Ok(Some(Divided { parts, outs, seconds: choice.seconds }))
+    Ok(Some(Divided { parts, outs, seconds: (seconds, alone(ask).seconds) }))
 }
 
 /// Divides a program on a thread of its own and tells the answer. A panic is an error like others.

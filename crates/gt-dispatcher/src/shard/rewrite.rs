@@ -2,6 +2,8 @@
 
 use super::choose::{Choice, arg_types};
 use super::convert::{Step, bytes, way};
+use super::cost::Costs;
+use super::judge::{Verdict, judge};
 use gt_ir::collective::{Collective, Exchange};
 use gt_ir::layout::{Layout, Layouts, LocalArg, Part, localize, range_at};
 use gt_ir::{
@@ -59,6 +61,8 @@ impl Local {
 #[derive(Debug)]
 pub struct Template {
     local: Local,
+    /// The types of all values of what it runs.
+    pub values: Vec<Ty>,
     /// How each live-out lies.
     pub outs: Vec<Layouts>,
     /// Parts of dimensions whose lengths went into the structure: (axis, size, length).
@@ -105,6 +109,11 @@ impl Template {
         self.local.clone()
     }
 
+    /// How long it is thought to take on a mesh of this shape, and what it needs.
+    pub fn judge(&self, costs: &Costs, shape: &[usize]) -> Verdict {
+        judge(&self.local.structure, &self.values, costs, shape)
+    }
+
     /// What another worker runs, if its pieces have the same shapes.
     pub fn at(&self, place: &[Part]) -> Option<Local> {
         let same = |&(axis, size, len): &(usize, usize, usize)| place[axis].range(size).len() == len;
@@ -143,7 +152,12 @@ struct Writer<'a> {
     waiting: Vec<(u32, Layouts)>,
     waiting_bytes: u64,
     bucket: u64,
+    /// What is no larger takes the time of a meeting to travel.
+    small: u64,
 }
+
+/// Instructions that wait for something small are put off until so many of them wait.
+const WINDOW: usize = 256;
 
 /// Values that are read at most this many instructions after they are made do not wait for others to travel with.
 const SOON: usize = 8;
@@ -194,6 +208,7 @@ pub fn rewrite(structure: &Structure, types: &[Ty], choice: &Choice, place: &[Pa
         waiting: Vec::new(),
         waiting_bytes: 0,
         bucket: choice.bucket,
+        small: choice.small,
     };
     let later = later(structure, &starts, choice);
     for (v, input) in structure.inputs.iter().enumerate() {
@@ -203,53 +218,18 @@ pub fn rewrite(structure: &Structure, types: &[Ty], choice: &Choice, place: &[Pa
         w.types.push(ty);
         w.held[v].push((layouts.clone(), v as u32));
     }
-    for (i, rules) in choice.rules.iter().enumerate() {
-        let Some(rules) = rules else { continue };
-        let instr = &structure.instrs[i];
-        w.at = i as u32;
-        let mut wanted: SmallVec<[Option<Layouts>; 4]> = SmallVec::new();
-        for (k, arg) in instr.args.iter().enumerate() {
-            let layouts = || rules.iter().filter_map(|rule| rule.args[k]).collect();
-            wanted.push(matches!(arg, Arg::Value(_)).then(layouts));
+    let source = Source { structure, starts: &starts, choice, later: &later };
+    let mut put_off: Vec<usize> = Vec::new();
+    for i in (0..structure.instrs.len()).filter(|i| choice.rules[*i].is_some()) {
+        if !w.try_write(&source, i)? {
+            put_off.push(i);
         }
-        let values = instr.args.iter().zip(&wanted).filter_map(|(arg, layouts)| match (arg, layouts) {
-            (Arg::Value(v), Some(layouts)) => Some((*v, layouts)),
-            _ => None,
-        });
-        w.bring_with_others(&values.collect::<SmallVec<[_; 4]>>())?;
-        let lies: Layouts = rules.iter().map(|rule| rule.outs[0]).collect();
-        let results = match &instr.op {
-            Op::Random { dist, shape, dtype } if lies.contains(&Layout::Split(0)) => {
-                let ty = Ty { dtype: *dtype, shape: shape.clone() };
-                w.random(*dist, &ty, &instr.args, lies)?
-            }
-            op => {
-                let arg_types = arg_types(structure, types, i);
-                w.note_lengths(&types[starts[i] as usize..starts[i + 1] as usize], |k, axis| {
-                    rules[axis].outs[k]
-                });
-                let rules: SmallVec<[_; 2]> = rules.iter().collect();
-                let local = localize(op, &rules, &arg_types, place)?;
-                let mut args = Args::new();
-                for arg in &local.args {
-                    args.push(match *arg {
-                        LocalArg::Num(x) => Arg::Const(x),
-                        LocalArg::Own(k) => match (instr.args[k], &wanted[k]) {
-                            (Arg::Value(v), Some(layouts)) => Arg::Value(w.find(v, layouts)?),
-                            (number, _) => number,
-                        },
-                    });
-                }
-                w.emit(local.op, args)?
-            }
-        };
-        for (k, v) in (starts[i]..starts[i + 1]).enumerate() {
-            let layouts = rules.iter().map(|rule| rule.outs[k]).collect();
-            w.held[v as usize].push((layouts, results + k as u32));
-            if let Some(to) = later.get(&v) {
-                w.wait(v, to)?;
-            }
+        if put_off.len() > WINDOW {
+            w.catch_up(&source, &mut put_off)?;
         }
+    }
+    while !put_off.is_empty() {
+        w.catch_up(&source, &mut put_off)?;
     }
     let outs = w.finish(structure, &choice.outs)?;
     let out_types = w.structure.outs.iter().map(|v| w.types[*v as usize].clone()).collect();
@@ -262,10 +242,127 @@ pub fn rewrite(structure: &Structure, types: &[Ty], choice: &Choice, place: &[Pa
         types: Arc::new(out_types),
         slots: w.slots,
     };
-    Ok(Template { local, outs, lengths: w.lengths, own: w.own })
+    Ok(Template { local, values: w.types, outs, lengths: w.lengths, own: w.own })
+}
+
+/// What is rewritten.
+struct Source<'a> {
+    structure: &'a Structure,
+    starts: &'a [u32],
+    choice: &'a Choice,
+    later: &'a HashMap<u32, Layouts>,
+}
+
+impl Source<'_> {
+    /// The values that an instruction reads, and the layouts it reads them in.
+    fn wanted(&self, i: usize) -> SmallVec<[(u32, Layouts); 4]> {
+        let rules = self.choice.rules[i].iter().flatten();
+        let args = self.structure.instrs[i].args.iter().enumerate();
+        let wanted = |(k, arg): (usize, &Arg)| match arg {
+            Arg::Value(v) => Some((*v, rules.clone().filter_map(|rule| rule.args[k]).collect())),
+            Arg::Const(_) | Arg::Slot(_) => None,
+        };
+        args.filter_map(wanted).collect()
+    }
 }
 
 impl Writer<'_> {
+    /// Writes an instruction on this worker's pieces, unless it waits for one that was put off, or for something small that
+    /// would better travel with others.
+    fn try_write(&mut self, source: &Source, i: usize) -> Result<bool> {
+        let wanted = source.wanted(i);
+        for (v, layouts) in &wanted {
+            let written = !self.held[*v as usize].is_empty();
+            if !written || self.waiting.iter().any(|(w, _)| w == v) || self.is_small_journey(*v, layouts)? {
+                return Ok(false);
+            }
+        }
+        self.write(source, i, &wanted)?;
+        Ok(true)
+    }
+
+    /// Has everything travel that instructions which were put off wait for, then writes those that can be.
+    fn catch_up(&mut self, source: &Source, put_off: &mut Vec<usize>) -> Result<()> {
+        let mut wanted: Vec<(u32, Layouts)> = Vec::new();
+        for (k, &i) in put_off.iter().enumerate() {
+            for (v, layouts) in source.wanted(i) {
+                let written = !self.held[v as usize].is_empty();
+                // The first of them waits for nothing else.
+                if written && (k == 0 || self.is_small_journey(v, &layouts)?) {
+                    wanted.push((v, layouts));
+                }
+            }
+        }
+        self.at = put_off.first().map_or(self.at, |i| *i as u32);
+        self.bring_with_others(&wanted.iter().map(|(v, to)| (*v, to)).collect::<Vec<_>>())?;
+        let mut left = Vec::with_capacity(put_off.len());
+        for &i in &*put_off {
+            if !self.try_write(source, i)? {
+                left.push(i);
+            }
+        }
+        *put_off = left;
+        Ok(())
+    }
+
+    /// True if a value has to travel to be in a layout, and is so small that this takes the time of a meeting.
+    fn is_small_journey(&self, v: u32, to: &Layouts) -> Result<bool> {
+        let held = &self.held[v as usize];
+        if self.whole[v as usize].bytes() as u64 > self.small || held.iter().any(|(l, _)| l == to) {
+            return Ok(false);
+        }
+        let slices = |(from, _): &(Layouts, u32)| {
+            way(from, to).is_ok_and(|s| s.iter().all(|s| s.from == Layout::Whole))
+        };
+        Ok(!held.iter().any(slices))
+    }
+
+    /// Writes an instruction, bringing what it reads.
+    fn write(&mut self, source: &Source, i: usize, wanted: &[(u32, Layouts)]) -> Result<()> {
+        let Source { structure, starts, choice, later } = *source;
+        let Some(rules) = &choice.rules[i] else { return Ok(()) };
+        let instr = &structure.instrs[i];
+        self.at = i as u32;
+        self.bring_with_others(&wanted.iter().map(|(v, to)| (*v, to)).collect::<SmallVec<[_; 4]>>())?;
+        let lies: Layouts = rules.iter().map(|rule| rule.outs[0]).collect();
+        let results = match &instr.op {
+            Op::Random { dist, shape, dtype } if lies.contains(&Layout::Split(0)) => {
+                let ty = Ty { dtype: *dtype, shape: shape.clone() };
+                self.random(*dist, &ty, &instr.args, lies)?
+            }
+            op => {
+                let arg_types = arg_types(structure, self.whole, i);
+                self.note_lengths(&self.whole[starts[i] as usize..starts[i + 1] as usize], |k, axis| {
+                    rules[axis].outs[k]
+                });
+                let on: SmallVec<[_; 2]> = rules.iter().collect();
+                let local = localize(op, &on, &arg_types, self.place)?;
+                let mut args = Args::new();
+                for arg in &local.args {
+                    args.push(match *arg {
+                        LocalArg::Num(x) => Arg::Const(x),
+                        LocalArg::Own(k) => match instr.args[k] {
+                            Arg::Value(v) => {
+                                let layouts = rules.iter().filter_map(|rule| rule.args[k]).collect();
+                                Arg::Value(self.find(v, &layouts)?)
+                            }
+                            number => number,
+                        },
+                    });
+                }
+                self.emit(local.op, args)?
+            }
+        };
+        for (k, v) in (starts[i]..starts[i + 1]).enumerate() {
+            let layouts = rules.iter().map(|rule| rule.outs[k]).collect();
+            self.held[v as usize].push((layouts, results + k as u32));
+            if let Some(to) = later.get(&v) {
+                self.wait(v, to)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Writes an instruction; gives the number of its first result.
     fn emit(&mut self, op: Op, args: Args) -> Result<u32> {
         let types = {

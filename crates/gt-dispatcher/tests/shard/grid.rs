@@ -3,10 +3,11 @@
 use super::parts::{cut, run_parts, whole};
 use super::qwen3::{Sizes, step};
 use gt_dispatcher::shard::{Ask, Asked, Costs, Divided, divide};
+use gt_ir::collective::Exchange;
 use gt_ir::host::close;
 use gt_ir::layout::{Layout, Layouts, place};
 use gt_ir::sample::Rng;
-use gt_ir::{DType, HostTensor, Op, Scalar, Structure, Ty, reference};
+use gt_ir::{Arg, DType, HostTensor, Op, Scalar, Structure, Ty, reference};
 use std::sync::Arc;
 
 const SIZES: Sizes = Sizes {
@@ -56,9 +57,12 @@ fn divided(sizes: &Sizes, shape: &[usize], axes: &[Vec<Layout>]) -> (Ask, Divide
         structure,
         types,
         inputs,
+        // Where batches are whole, so is what is computed.
+        keeps: axes.iter().map(|axis| axis[0] == Layout::Whole).collect(),
         must: true,
         shape: shape.to_vec(),
         costs: Costs::cpu(1).signalled(),
+        follows: false,
     };
     let divided = divide(&ask).unwrap().expect("signals say so");
     (ask, divided)
@@ -113,4 +117,33 @@ fn a_hybrid_step_equals_the_whole() {
     equals_the_whole(&[2, 2, 2], &[data.clone(), fsdp, tensor]);
     equals_the_whole(&[2, 4], &[data.clone(), data]);
     assert!(structure.instrs.iter().any(|i| matches!(i.op, Op::Adam { .. })));
+}
+
+/// One all-reduce of activations for each pair of products and direction, and parameters that never travel.
+#[test]
+fn tensor_parallel_sums_once_for_each_pair_and_direction() {
+    let structure = step(&SIZES).unwrap();
+    let axis = tensor(&structure, SIZES.layers);
+    for workers in [2, 1 + SIZES.key_heads] {
+        let (ask, divided) = divided(&SIZES, &[workers], &[axis.clone()]);
+        let local = &divided.parts[0].structure;
+        let types = local.check().unwrap();
+        let mut sums = 0;
+        for instr in &local.instrs {
+            let Op::Collective(c) = &instr.op else { continue };
+            for arg in &instr.args {
+                let Arg::Value(v) = arg else { continue };
+                let parameter = (*v as usize) < local.inputs.len() && axis[*v as usize] != Layout::Whole;
+                assert!(!parameter, "{}: input {v}, {}", c.what.text(), types[*v as usize]);
+                let numel = types[*v as usize].shape.numel();
+                let activation = numel == SIZES.batch * SIZES.length * SIZES.hidden;
+                sums += (activation && matches!(c.what, Exchange::AllReduce { .. })) as usize;
+            }
+        }
+        if workers == 2 {
+            // Attention and the inner layers, forward and backward; the head may be divided besides.
+            let pairs = 4 * SIZES.layers;
+            assert!((pairs..=pairs + 1).contains(&sums), "{sums} sums on {} workers", ask.workers());
+        }
+    }
 }

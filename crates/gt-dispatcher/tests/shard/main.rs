@@ -6,7 +6,7 @@ mod parts;
 #[path = "../../examples/plan72/qwen3.rs"]
 mod qwen3;
 
-use gt_dispatcher::shard::{Ask, Choice, Costs, Rules, Template, divide, rewrite};
+use gt_dispatcher::shard::{Ask, Choice, Costs, Rules, Template, divide, leans, rewrite};
 use gt_ir::host::{close, tolerance};
 use gt_ir::layout::{Layout, Layouts, legal, place};
 use gt_ir::reference;
@@ -72,7 +72,7 @@ fn random_choice(
         }
     }
     let outs = vec![std::iter::repeat_n(None, axes).collect(); s.outs.len()];
-    Choice { inputs: inputs.to_vec(), rules, outs, pays: true, seconds: (0.0, 0.0), bucket: 64 }
+    Choice { inputs: inputs.to_vec(), rules, outs, splits: true, bucket: 64, small: 512 }
 }
 
 fn compare(p: &RandomProgram, outs: &[HostTensor], expected: &[HostTensor]) -> Result<(), String> {
@@ -159,12 +159,19 @@ fn planned_programs_equal_the_whole() {
             at_home: vec![false; inputs.len()],
             inputs,
             fixed: Vec::new(),
+            keeps: Default::default(),
             must: false,
             shape: shape.clone(),
             costs,
+            follows: false,
         };
-        let choice = gt_dispatcher::shard::choose(&ask);
-        check(&p, &choice, &shape).unwrap_or_else(|e| panic!("seed {seed}, mesh {shape:?}: {e}"));
+        let by_cost = Ask { costs: Costs { least: 0, ..Costs::cpu(1) }, ..ask.clone() };
+        let leaning = leans(&by_cost);
+        let lean = &leaning[rng.below(leaning.len())];
+        for (how, ask) in [("always", &ask), (lean.name, &lean.ask(&by_cost))] {
+            let choice = gt_dispatcher::shard::choose(ask);
+            check(&p, &choice, &shape).unwrap_or_else(|e| panic!("seed {seed}, {how}, mesh {shape:?}: {e}"));
+        }
         divided += divide(&ask).unwrap().is_some() as usize;
         seed += 1;
     }

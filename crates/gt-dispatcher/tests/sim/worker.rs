@@ -158,6 +158,7 @@ impl Worker {
             ticket_key: KEY.0,
             process: Process { host: "sim".into(), pid: 1 },
             gangs: true,
+            speed: Default::default(),
         }
     }
 

@@ -276,13 +276,28 @@ mod tests {
     /// The text made for the last kernel of a program.
     fn made(program: &str) -> String {
         let structure = text::parse_structure(program).unwrap();
-        let plan = compile(&structure, &structure.check().unwrap(), CompileOptions::default()).unwrap();
+        let options = CompileOptions { longest_row: 256 << 10, ..CompileOptions::default() };
+        let plan = compile(&structure, &structure.check().unwrap(), options).unwrap();
         let Some(Work::Kernel(last)) = plan.steps.last().map(|s| &s.work) else { panic!("{plan}") };
         let launches = kernel(last, &plan).unwrap();
         match &launches.list[0].function {
             Function::Made { text, .. } => text.to_string(),
             Function::Plain(name) => panic!("plain {name}"),
         }
+    }
+
+    #[test]
+    fn a_long_row_that_is_reduced_in_parts_is_stored_too() {
+        let text = made(
+            "in TENSOR[0] f32[500, 64]
+             in TENSOR[1] f32[500, 64]
+             TENSOR[2] := ADD TENSOR[0] TENSOR[1]
+             TENSOR[3] := MUL TENSOR[2] TENSOR[2]
+             TENSOR[4] := SUM{dims=[0,1],keepdim=false} TENSOR[3]
+             out TENSOR[2]
+             out TENSOR[4]",
+        );
+        assert!(text.contains("begin + ") && text.contains("gt_store<D_f32, 4>"), "{text}");
     }
 
     #[test]

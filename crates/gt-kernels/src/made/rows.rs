@@ -64,7 +64,8 @@ pub fn launch(low: &Low, out: &mut Launches) {
     room(&mut w, &rows, &list);
     declare_kept(&mut w, &rows, &list);
     let mut done = vec![false; low.ins.len()];
-    for section in &list {
+    // What parts of a row come to is joined, and stored, by a launch of its own.
+    for section in list.iter().filter(|section| rows.parts.is_none() || !section.row) {
         if !section.puts.is_empty() {
             w.leave();
         }
@@ -72,9 +73,6 @@ pub fn launch(low: &Low, out: &mut Launches) {
             row_section(&mut w, section, &mut done);
         } else {
             element_section(&mut w, &rows, section, &mut done);
-        }
-        if rows.parts.is_some() && section.fold.is_some() {
-            break;
         }
     }
     if let (Some(_), Some(at)) = (rows.parts, scratch) {

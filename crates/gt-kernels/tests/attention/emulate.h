@@ -23,7 +23,7 @@ struct dim3 { unsigned x, y, z; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
 struct alignas(8) float2 { float x, y; };
 static dim3 gridDim, blockDim, blockIdx, threadIdx;
-alignas(1024) static unsigned char gta_shared[128 << 10];
+alignas(1024) static unsigned char gta_shared[227 << 10];
 
 namespace emu {
 struct Copy { void *to; const void *from; int size, bytes; };
@@ -149,6 +149,8 @@ static inline bool __any_sync(unsigned, bool x) {
 static inline float __uint_as_float(unsigned x) { float y; memcpy(&y, &x, 4); return y; }
 static inline unsigned __float_as_uint(float x) { unsigned y; memcpy(&y, &x, 4); return y; }
 
+static inline int __float_as_int(float x) { return (int)__float_as_uint(x); }
+
 static inline float gta_exp2(float x) { return exp2f(x); }
 static inline float gta_of_f16(unsigned short b) { _Float16 h; memcpy(&h, &b, 2); return (float)h; }
 static inline unsigned short gta_to_f16(float x) { _Float16 h = (_Float16)x; unsigned short b; memcpy(&b, &h, 2); return b; }
@@ -222,8 +224,13 @@ static inline void gta_copies_done() {
 // Products of groups of four warps: every thread computes its own part of the result from the tiles that the descriptors
 // tell of.
 static inline void gta_wg_begin() {}
-static inline void gta_wg_end() {}
 static inline void gta_wg_written() {}
+static inline void gta_wg_sent() {}
+template <int PENDING> static inline void gta_wg_wait() {}
+template <int N> static inline void gta_wg_keep(float *) {}
+template <int N> static inline void gta_wg_keep(unsigned *) {}
+static inline void gta_before(int never) { assert(never >= 0); }
+static inline int gta_even(int x) { return emu::trade(x, 0); }
 static unsigned short emu_tile(uint64_t desc, bool rows_first, int outer, int k) {
     assert(desc >> 62 == 1);
     unsigned at = (desc & 0x3fff) << 4, across = (desc >> 16 & 0x3fff) << 4, group = (desc >> 32 & 0x3fff) << 4;

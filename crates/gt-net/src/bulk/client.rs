@@ -13,7 +13,7 @@ use gt_sync::Mutex;
 use rustix::net::RecvFlags;
 
 use super::wire::{How, Reply, read_exact, read_reply, refused, send_request};
-use super::{BulkError, Dir, Endpoint, Ticket, host_id};
+use super::{BulkError, Dir, Endpoint, Pieces, Ticket, host_id};
 use crate::addr::Addr;
 use crate::shm::{Shm, ShmPool, inode};
 use crate::stream::Stream;
@@ -101,6 +101,30 @@ impl BulkClient {
             return Err(BulkError::Unreachable("memory is shared on one host only".into()));
         }
         self.pass(endpoint, connection, ticket, shm).map(|_| ())
+    }
+
+    /// Brings a tensor from device to device: `give` shows where its pieces lie. A ticket that is refused here is good
+    /// for another put.
+    pub fn put_pieces(
+        &self,
+        endpoint: &Endpoint,
+        ticket: &Ticket,
+        give: impl FnOnce(&mut Pieces) -> Result<(), BulkError>,
+    ) -> Result<(), BulkError> {
+        let connection = self.connect(endpoint)?;
+        if !matches!(connection.stream, Stream::Unix(_)) {
+            return Err(BulkError::Unreachable("devices share memory on one host only".into()));
+        }
+        send_request(&connection.stream, How::Pieces, ticket, None::<&Shm>)?;
+        match read_reply(&connection.stream)?.0 {
+            Reply::Go => {}
+            other => return Err(refused(other)),
+        }
+        let mut pieces = Pieces { stream: &connection.stream };
+        give(&mut pieces)?;
+        pieces.end()?;
+        self.keep(endpoint, connection);
+        Ok(())
     }
 
     /// Fetches a tensor's bytes into `into`, which has the ticket's size.

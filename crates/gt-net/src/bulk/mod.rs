@@ -4,6 +4,7 @@
 
 mod client;
 mod letters;
+mod pieces;
 mod server;
 mod ticket;
 mod wire;
@@ -15,6 +16,7 @@ use thiserror::Error;
 
 pub use client::BulkClient;
 pub use letters::LetterStream;
+pub use pieces::{Pieces, TakesPieces};
 pub use server::{BulkServer, BulkServerOptions};
 pub use ticket::{Dir, Ticket, TicketError, TicketKey, now_ms};
 
@@ -70,6 +72,10 @@ pub trait BulkStore: Send + Sync {
     /// Gives the bytes of a get, as many as the ticket says. A whole segment (offset 0, full length) is
     /// passed to the client as it is: it must hold nothing else, and is not written before it is dropped.
     fn get(&self, ticket: &Ticket) -> Result<BulkBytes, String>;
+    /// Begins a put whose bytes lie in a device's memory. Where it is refused, they come as others do.
+    fn take_pieces(&self, _ticket: &Ticket) -> Result<Box<dyn TakesPieces + '_>, String> {
+        Err("bulk: there is no device here".into())
+    }
 }
 
 /// Why a transfer failed.

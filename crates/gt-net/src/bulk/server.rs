@@ -14,6 +14,7 @@ use gt_sync::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::letters::read_letter;
+use super::pieces::read_card;
 use super::ticket::{Dir, Spent, Ticket, TicketKey, now_ms};
 use super::wire::{How, Reply, read_exact, read_request, send_reply};
 use super::{BulkBytes, BulkStore, Endpoint, host_id};
@@ -211,6 +212,7 @@ impl<'a> Connection<'a> {
             self.stream.set_timeouts(Some(PATIENCE))?;
             match ticket.dir {
                 Dir::Put if how == How::Letters => return self.letters(&ticket),
+                Dir::Put if how == How::Pieces => self.pieces(&ticket)?,
                 Dir::Put => self.put(how, &ticket, fd)?,
                 // What did not arrive may be asked for again.
                 Dir::Get => self.get(how, &ticket).inspect_err(|_| self.shared.spent.refund(&ticket))?,
@@ -246,7 +248,7 @@ impl<'a> Connection<'a> {
                 Err(error) => return self.reply(Reply::Refused(error.to_string())),
             },
             (How::Memfd, None) => return self.reply(Reply::Refused("bulk: no descriptor came".into())),
-            (How::Stream | How::Letters, _) => {
+            (How::Stream | How::Letters | How::Pieces, _) => {
                 let mut bytes = Vec::new();
                 if bytes.try_reserve_exact(len).is_err() {
                     return self.reply(Reply::Refused(format!("bulk: no memory for {len} bytes")));
@@ -281,6 +283,31 @@ impl<'a> Connection<'a> {
             self.guarded(|store| store.put(ticket, BulkBytes::Vec(letter))).map_err(io::Error::other)?;
         }
         Ok(())
+    }
+
+    /// Takes a tensor piece by piece. What is refused may come another way, on another connection.
+    fn pieces(&mut self, ticket: &Ticket) -> io::Result<()> {
+        let refuse = |text: String| {
+            self.shared.spent.refund(ticket);
+            self.reply(Reply::Refused(text.clone()))?;
+            Err(io::Error::other(text))
+        };
+        let mut taker = match self.guarded(|store| store.take_pieces(ticket)) {
+            Ok(taker) => taker,
+            Err(text) => return refuse(text),
+        };
+        self.reply(Reply::Go)?;
+        while let Some(card) = read_card(self.stream)? {
+            if let Err(text) = self.guarded(|_| taker.take(&card)) {
+                drop(taker);
+                return refuse(text);
+            }
+            self.reply(Reply::Done { kept: false })?;
+        }
+        match self.guarded(|_| taker.end()) {
+            Ok(()) => self.reply(Reply::Done { kept: false }),
+            Err(text) => refuse(text),
+        }
     }
 
     fn get(&mut self, how: How, ticket: &Ticket) -> io::Result<()> {
@@ -319,7 +346,7 @@ impl<'a> Connection<'a> {
     }
 
     /// Calls the store; its panic is the transfer's error and nobody else's.
-    fn guarded<R>(&self, f: impl FnOnce(&dyn BulkStore) -> Result<R, String>) -> Result<R, String> {
+    fn guarded<R>(&self, f: impl FnOnce(&'a dyn BulkStore) -> Result<R, String>) -> Result<R, String> {
         let call = std::panic::AssertUnwindSafe(|| f(&*self.shared.store));
         std::panic::catch_unwind(call).unwrap_or_else(|_| Err("bulk: the worker failed: see its log".into()))
     }

@@ -1,7 +1,7 @@
 //! The bytes of a bulk connection: a fixed request, a fixed reply, descriptors beside them, data after them.
 //!
 //! ```text
-//! request   "GTbk" | u8 version | u8 how (0 stream, 1 memfd, 2 letters) | ticket
+//! request   "GTbk" | u8 version | u8 how (0 stream, 1 memfd, 2 letters, 3 pieces) | ticket
 //! reply     u8 status | u8 kept | u64 length | text of a refusal
 //! ```
 
@@ -34,6 +34,8 @@ pub enum How {
     Memfd,
     /// As letters, from now on and until the connection ends.
     Letters,
+    /// From device to device; cards say where they lie.
+    Pieces,
 }
 
 /// What the worker answers.
@@ -75,6 +77,7 @@ pub fn read_request(stream: &Stream) -> io::Result<Option<(How, Ticket, Option<O
         0 => How::Stream,
         1 => How::Memfd,
         2 => How::Letters,
+        3 => How::Pieces,
         _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "bulk: no request of this version")),
     };
     let mut ticket = [0; TICKET];

@@ -13,6 +13,10 @@ const MAX_COUNTED: usize = 1 << 12;
 /// The key of a plan whose instructions stay apart is its structure's with these bits changed.
 const APART: u64 = 0x6170_6172_7400_0000;
 
+/// Parts that do not change have plans as good as any, so a plan of the whole saves little of a run and costs as much as
+/// hundreds of them: it is made when sizes have come back so many times as often as `GT_HOTPATH_THRESHOLD` says.
+const LITTLE_GAIN: u32 = 64;
+
 /// The plan of a part, and the types of its results.
 struct Piece {
     plan: Arc<dyn Plan>,
@@ -37,7 +41,7 @@ impl Plans {
             return None;
         }
         found.resized = true;
-        self.came(backend, key, structure, how);
+        self.came(backend, key, structure, how.threshold().saturating_mul(LITTLE_GAIN));
         let mut parts = family.parts.take()?;
         let mut ready = Vec::with_capacity(parts.len());
         let mut size = Size::new(structure.inputs.len());
@@ -66,20 +70,20 @@ impl Plans {
         whole.then_some(InParts { parts: ready, outs, ops, reserve: size.peak, values })
     }
 
-    /// Counts a run without a plan of its own; sizes that keep coming back get one.
+    /// Counts a run without a plan of its own; sizes that come back `often` get one.
     pub(super) fn came(
         &mut self,
         backend: &Arc<dyn Backend>,
         key: u64,
         structure: &Arc<Structure>,
-        how: Compiling,
+        often: u32,
     ) {
         if self.in_parts.len() >= MAX_COUNTED {
             self.in_parts.clear();
         }
         let times = self.in_parts.entry(key).or_default();
         *times += 1;
-        if *times == how.threshold() {
+        if *times == often {
             self.planner.ask(backend, key, structure);
         }
     }

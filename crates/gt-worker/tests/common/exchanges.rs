@@ -33,20 +33,34 @@ pub fn cases(rng: &mut Rng, n: usize, dtype: DType) -> Vec<(Vec<Exchange>, Vec<V
             let gather = Exchange::AllGather { dim, sizes };
             let xs = draw_all(&|r| vec![with(dim, part(r, dim)); 2]);
             made.push((vec![gather; n], xs));
-            let scatter = |r: usize| {
-                let lens = [part(r, dim)].into_iter().collect();
-                Exchange::ReduceScatter { kind: ReduceKind::Sum, dim, lens }
-            };
-            made.push(((0..n).map(scatter).collect(), draw_all(&|_| vec![shape.clone()])));
-            for to in (0..shape.len()).filter(|to| *to != dim) {
-                let exchange = |r: usize| Exchange::AllToAll {
-                    from: dim,
-                    to,
-                    sizes: [shape[dim]].into_iter().collect(),
-                    lens: [part(r, to)].into_iter().collect(),
+            // One operand, and one beside others that divide otherwise, where that does not take long.
+            let few = shape.iter().product::<usize>() <= 64;
+            let counts = if few { vec![1, 3] } else { vec![1] };
+            let more = [shape.clone(), with(dim, shape[dim] + 1), with(dim, 2 * shape[dim])];
+            let part_of = |r: usize, d: usize, shape: &[usize]| part_range(shape[d], n, r).len();
+            for &count in &counts {
+                let scatter = |r: usize| {
+                    let lens = more[..count].iter().map(|shape| part_of(r, dim, shape)).collect();
+                    Exchange::ReduceScatter { kind: ReduceKind::Sum, dim, lens }
                 };
-                let xs = draw_all(&|r| vec![with(dim, part(r, dim))]);
-                made.push(((0..n).map(exchange).collect(), xs));
+                made.push(((0..n).map(scatter).collect(), draw_all(&|_| more[..count].to_vec())));
+            }
+            for to in (0..shape.len()).filter(|to| *to != dim) {
+                for &count in &counts {
+                    let exchange = |r: usize| Exchange::AllToAll {
+                        from: dim,
+                        to,
+                        sizes: more[..count].iter().map(|shape| shape[dim]).collect(),
+                        lens: more[..count].iter().map(|shape| part_of(r, to, shape)).collect(),
+                    };
+                    let piece = |r: usize, shape: &Vec<usize>| {
+                        let mut piece = shape.clone();
+                        piece[dim] = part_of(r, dim, shape);
+                        piece
+                    };
+                    let xs = draw_all(&|r| more[..count].iter().map(|shape| piece(r, shape)).collect());
+                    made.push(((0..n).map(exchange).collect(), xs));
+                }
             }
         }
     }

@@ -25,8 +25,6 @@ pub fn fake() -> &'static fn(Count) -> u64 {
         std::fs::create_dir_all(&folder).unwrap();
         // SAFETY: no other thread of this test process reads the environment yet.
         unsafe { std::env::set_var("GT_KERNEL_CACHE", folder.join("kernels")) };
-        // SAFETY: as above.
-        unsafe { std::env::set_var("GT_NCCL", "1") };
         let driver = load(&folder, "cuda.c", "libcuda.so.1");
         load(&folder, "nvrtc.c", "libnvrtc.so.13");
         load(&folder, "cublaslt.c", "libcublasLt.so.13");

@@ -1,5 +1,6 @@
-// NCCL without GPUs, for tests: ranks are threads of one process and meet in host memory when their streams come to it, in
-// graphs too. Whatever ranks do not agree on is an error, and a rank that was cut off waits for nobody.
+// NCCL without GPUs, for tests: ranks are threads of one process and meet in host memory when their streams come to it.
+// Whatever ranks do not agree on is an error, a call under capture too: it would have to be captured by all ranks or none.
+// A rank that was cut off waits for nobody.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdint.h>
@@ -11,6 +12,7 @@ enum { OK = 0, INVALID = 4, CUT = 6 };
 enum { REDUCE, SCATTER, GATHER, BROADCAST, SEND, RECV, MOST = 4096, RANKS = 16 };
 
 extern void fake_put(void *stream, int (*call)(void *), void *with);
+extern int fake_captures(void *stream);
 
 typedef struct Call {
     int what, dtype, op, peer;
@@ -18,8 +20,16 @@ typedef struct Call {
     size_t count;
     void *stream;
 } Call;
+// A piece that was sent and not received yet.
+typedef struct Mail {
+    int dtype;
+    size_t count;
+    char *bytes;
+    struct Mail *next;
+} Mail;
 typedef struct Group {
     char id[128];
+    Mail *mail[RANKS][RANKS];
     int n, here, cut[RANKS];
     uint64_t round;
     Call *calls[RANKS];
@@ -30,10 +40,11 @@ typedef struct Comm {
     Group *group;
     int rank;
 } Comm;
-// Calls that were made together, on their way through two meetings: all have shown what they send, all have taken it.
+// Calls that were made together. Collectives come first and go through two meetings: all have shown what they have, all
+// have taken it. Pieces for one rank lie in its mail.
 typedef struct Work {
     Comm *comm;
-    int count, state;
+    int count, together, state;
     uint64_t until;
     char **outs;
     size_t *bytes;
@@ -127,26 +138,10 @@ static void join(char *to, const char *x, size_t n, int dtype, int op) {
     }
 }
 
-// The k-th piece that `from` sends to `to`.
-static Call *sent(Group *g, int from, int to, int k) {
-    for (int i = 0; i < g->counts[from]; i++) {
-        Call *c = &g->calls[from][i];
-        if (c->what == SEND && c->peer == to && k-- == 0) return c;
-    }
-    return 0;
-}
-
 // What rank `me` gets of its call i, in new memory.
-static char *got(Group *g, int me, int i, int *received, size_t *bytes) {
+static char *got(Group *g, int me, int i, size_t *bytes) {
     Call *c = &g->calls[me][i];
     size_t each = size_of(c->dtype);
-    if (c->what == SEND) return 0;
-    if (c->what == RECV) {
-        Call *s = sent(g, c->peer, me, received[c->peer]++);
-        if (!s || s->count != c->count || s->dtype != c->dtype) { g->bad = 1; return 0; }
-        *bytes = c->count * each;
-        return memcpy(malloc(*bytes + 1), s->from, *bytes);
-    }
     for (int r = 0; r < g->n; r++) {
         Call *o = i < g->counts[r] ? &g->calls[r][i] : 0;
         if (!o || o->what != c->what || o->count != c->count || o->dtype != c->dtype || o->op != c->op || o->peer != c->peer) {
@@ -178,26 +173,55 @@ static uint64_t come(Group *g) {
     return until;
 }
 
+static void send_mail(Group *g, int me, Call *c) {
+    Mail *m = calloc(1, sizeof *m), **last = &g->mail[me][c->peer];
+    size_t bytes = c->count * size_of(c->dtype);
+    *m = (Mail){c->dtype, c->count, memcpy(malloc(bytes + 1), c->from, bytes), 0};
+    while (*last) last = &(*last)->next;
+    *last = m;
+}
+// False while the piece has not come.
+static int take_mail(Group *g, int me, Call *c) {
+    Mail **first = &g->mail[c->peer][me], *m = *first;
+    if (!m) return 0;
+    if (m->count != c->count || m->dtype != c->dtype) { g->bad = 1; return 1; }
+    memcpy(c->to, m->bytes, m->count * size_of(m->dtype));
+    *first = m->next;
+    return 1;
+}
+
 // Goes on with calls; false if ranks are missing.
 static int go_on(Work *w) {
     Group *g = w->comm->group;
-    int me = w->comm->rank, received[RANKS] = {0};
+    int me = w->comm->rank;
     if (g->cut[me] || g->bad) { w->state = 0; return 1; }
     if (w->state == 0) {
-        g->calls[me] = w->calls;
-        g->counts[me] = w->count;
-        w->until = come(g);
-        w->state = 1;
+        for (int i = w->together; i < w->count; i++) if (w->calls[i].what == SEND) send_mail(g, me, &w->calls[i]);
+        w->state = 4;
+        if (w->together) {
+            g->calls[me] = w->calls;
+            g->counts[me] = w->together;
+            w->until = come(g);
+            w->state = 1;
+        }
     }
     if (w->state == 1) {
         if (g->round < w->until) return 0;
-        for (int i = 0; i < w->count; i++) w->outs[i] = got(g, me, i, received, &w->bytes[i]);
+        for (int i = 0; i < w->together; i++) w->outs[i] = got(g, me, i, &w->bytes[i]);
         w->until = come(g);
         w->state = 2;
     }
-    if (g->round < w->until) return 0;
-    for (int i = 0; i < w->count; i++)
-        if (w->outs[i]) { memcpy(w->calls[i].to, w->outs[i], w->bytes[i]); free(w->outs[i]); }
+    if (w->state == 2) {
+        if (g->round < w->until) return 0;
+        for (int i = 0; i < w->together; i++)
+            if (w->outs[i]) { memcpy(w->calls[i].to, w->outs[i], w->bytes[i]); free(w->outs[i]); }
+        w->state = 4;
+    }
+    // From here on the state says which call is next.
+    for (; w->state - 4 < w->count - w->together; w->state++) {
+        Call *c = &w->calls[w->together + w->state - 4];
+        if (c->what == RECV && !take_mail(g, me, c)) return 0;
+    }
     w->state = 0;
     return 1;
 }
@@ -210,12 +234,15 @@ static int go_on_locked(void *w) {
 
 static R run(Comm *c) {
     if (c->group->cut[c->rank]) return CUT;
+    if (fake_captures(open_calls[0].stream)) return INVALID;
     Work *w = calloc(1, sizeof *w + open_count * sizeof(Call));
     w->comm = c;
     w->count = open_count;
     w->outs = calloc(open_count, sizeof *w->outs);
     w->bytes = calloc(open_count, sizeof *w->bytes);
     memcpy(w->calls, open_calls, open_count * sizeof(Call));
+    while (w->together < w->count && w->calls[w->together].what < SEND) w->together++;
+    for (int i = w->together; i < w->count; i++) if (w->calls[i].what < SEND) return INVALID;
     called += open_count;
     fake_put(open_calls[0].stream, go_on_locked, w);
     return OK;

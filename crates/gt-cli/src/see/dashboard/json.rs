@@ -1,21 +1,21 @@
 //! What the page is told, as JSON.
 
 use crate::see::perfetto::quoted;
-use crate::see::timeline::{Kind, Timeline};
 use gt_net::observe::{ClientView, Family, Snapshot, WorkerView};
 use std::collections::VecDeque;
 use std::fmt::Write;
 
-/// The newest state in full, and the course of what is drawn over time.
-pub fn state(history: &VecDeque<Snapshot>, lost: Option<&str>) -> String {
+/// The newest of some snapshots in full, the oldest to compare with, and the course of what is drawn over time.
+pub fn state(history: &VecDeque<Snapshot>, points: &VecDeque<String>, lost: Option<&str>) -> String {
     let families: Vec<String> = Family::ALL.iter().map(|f| quoted(f.text())).collect();
     let mut out = format!("{{\"families\":[{}],\"lost\":{}", families.join(","), text_or_null(lost));
-    if let Some(now) = history.back() {
-        let before = history.iter().rev().nth(4).or(history.front()).unwrap_or(now);
+    if let (Some(before), Some(now)) = (history.front(), history.back()) {
         let _ = write!(out, ",\"now\":{},\"before\":{},\"history\":[", snapshot(now), snapshot(before));
-        for (i, (old, new)) in history.iter().zip(history.iter().skip(1)).enumerate() {
-            let comma = if i > 0 { "," } else { "" };
-            let _ = write!(out, "{comma}{}", point(old, new));
+        for (i, point) in points.iter().enumerate() {
+            if i > 0 {
+                out.push(',');
+            }
+            out.push_str(point);
         }
         out.push(']');
     }
@@ -27,7 +27,7 @@ fn text_or_null(text: Option<&str>) -> String {
 }
 
 /// What happened between two snapshots: memory, the part of time that was busy, bytes and ops per second.
-fn point(old: &Snapshot, new: &Snapshot) -> String {
+pub fn point(old: &Snapshot, new: &Snapshot) -> String {
     let seconds = (new.at_ms.saturating_sub(old.at_ms) as f64 / 1e3).max(1e-3);
     let sum = |s: &Snapshot, of: fn(&gt_net::observe::Gauge) -> u64| -> u64 {
         s.workers.iter().filter_map(|w| w.gauge.as_ref()).map(of).sum()
@@ -122,39 +122,5 @@ fn client(c: &ClientView) -> String {
         c.moved_bytes,
         c.busy_us,
         c.waited_us
-    )
-}
-
-/// Spans by worker and marks of what is rare, in seconds of the server's clock.
-pub fn timeline(line: &Timeline, from: f64, to: f64) -> String {
-    let names = |names: &[String]| names.iter().map(|n| quoted(n)).collect::<Vec<_>>().join(",");
-    let spans = line.spans.iter().filter(|s| s.start + s.took >= from).map(|s| {
-        let client = s.client.map_or(-1, |c| c as i64);
-        let parts: Vec<String> =
-            s.families.iter().map(|(f, part)| format!("[{},{part:.2}]", *f as usize)).collect();
-        format!(
-            "[{},{client},{:.6},{:.6},{},{},[{}]]",
-            s.worker,
-            s.start,
-            s.took,
-            s.seq,
-            s.ops,
-            parts.join(",")
-        )
-    });
-    let spans: Vec<String> = spans.collect();
-    let rare = |k: Kind| matches!(k, Kind::Compile | Kind::Error | Kind::Move);
-    let marks = line
-        .marks
-        .iter()
-        .filter(|m| rare(m.kind) && m.at >= from)
-        .map(|m| format!("[{:.6},{},{}]", m.at, quoted(m.kind.text()), quoted(&m.text)));
-    let marks: Vec<String> = marks.collect();
-    format!(
-        "{{\"from\":{from:.6},\"to\":{to:.6},\"workers\":[{}],\"clients\":[{}],\"spans\":[{}],\"marks\":[{}]}}",
-        names(&line.workers),
-        names(&line.clients),
-        spans.join(","),
-        marks.join(",")
     )
 }

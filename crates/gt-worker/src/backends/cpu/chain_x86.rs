@@ -1,98 +1,34 @@
-//! Chains in the registers of AVX-512: blocks of four registers, which are the lanes of a fold.
+//! Chains in the registers of AVX-512: blocks of up to eight registers, of which four are the lanes of a fold.
 
-use super::super::fold::{BLOCK, fold_list};
+use super::super::acts::{Act, Code, fold_code};
+use super::super::fold::{BLOCK, Folds, fold_short};
 use super::super::lanes::Lanes;
 use super::super::math::{self, Fast};
-use super::{Act, Addresses, Chain, One, Place, Two};
+use super::{Addresses, Chain, Place};
 use gt_ir::ReduceKind;
 use smallvec::SmallVec;
 use std::arch::x86_64::*;
 
 const LANES: usize = 16;
-/// Elements of a block of `N` registers.
-const WHOLE: usize = 4 * LANES;
+/// Registers that hold the lanes of a fold.
+const ACROSS: usize = 4;
+/// Registers of a long block: the more, the less it costs to find the next act.
+const LONG: usize = 8;
 
 type Lines<const N: usize> = [__m512; N];
 
+/// Element by element, `a` if it is above `b` or NaN.
 #[inline(always)]
-fn pair(op: Two, a: __m512, b: __m512) -> __m512 {
-    match op {
-        Two::Add => a.add(b),
-        Two::Sub => a.sub(b),
-        Two::Mul => a.mul(b),
-        Two::Div => a.div(b),
-        // SAFETY: AVX-512 was detected. The instruction gives `b` if either is NaN, which is wrong where `a` is.
-        Two::Max => <__m512 as Lanes>::pick(a.is_nan(), a, unsafe { _mm512_max_ps(a, b) }),
-        // SAFETY: as above.
-        Two::Min => <__m512 as Lanes>::pick(a.is_nan(), a, unsafe { _mm512_min_ps(a, b) }),
-    }
+fn max(a: __m512, b: __m512) -> __m512 {
+    // SAFETY: AVX-512 was detected. The instruction gives `b` if either is NaN, which is wrong where `a` is.
+    <__m512 as Lanes>::pick(a.is_nan(), a, unsafe { _mm512_max_ps(a, b) })
 }
 
+/// Element by element, `a` if it is below `b` or NaN.
 #[inline(always)]
-fn joined(kind: ReduceKind) -> Two {
-    match kind {
-        ReduceKind::Sum => Two::Add,
-        ReduceKind::Prod => Two::Mul,
-        ReduceKind::Max => Two::Max,
-        ReduceKind::Min => Two::Min,
-    }
-}
-
-#[inline(always)]
-fn pairs<const N: usize>(op: Two, a: Lines<N>, b: Lines<N>) -> Lines<N> {
-    /// One copy of the loop for each op, so that there is no choice inside.
-    macro_rules! per {
-        ($($row:ident)*) => {
-            match op {
-                $(Two::$row => {
-                    let mut out = a;
-                    for i in 0..N {
-                        out[i] = pair(Two::$row, a[i], b[i]);
-                    }
-                    out
-                })*
-            }
-        };
-    }
-    per!(Add Sub Mul Div Max Min)
-}
-
-#[inline(always)]
-fn map<const N: usize>(op: One, x: Lines<N>) -> Lines<N> {
-    // No closures: one might not be inlined, and would not be vector code then.
-    macro_rules! per {
-        ($($row:ident $v:ident => $f:expr;)*) => {
-            match op {
-                $(One::$row => {
-                    let mut out = x;
-                    for o in &mut out {
-                        let $v = *o;
-                        *o = $f;
-                    }
-                    out
-                })*
-            }
-        };
-    }
-    let one = <__m512 as Lanes>::all(1.0);
-    per! {
-        Neg x => x.neg();
-        Abs x => x.abs();
-        Relu x => x.at_least(0.0);
-        // SAFETY: AVX-512 was detected.
-        Sqrt x => unsafe { _mm512_sqrt_ps(x) };
-        // SAFETY: as above.
-        Rsqrt x => one.div(unsafe { _mm512_sqrt_ps(x) });
-        Recip x => one.div(x);
-        Square x => x.mul(x);
-        Cube x => x.mul(x).mul(x);
-        Exp x => math::exp(x);
-        Tanh x => math::tanh(x);
-        Sigmoid x => math::sigmoid(x);
-        Silu x => math::silu(x);
-        Gelu x => math::gelu(x);
-        GeluGrad x => math::gelu_grad(x);
-    }
+fn min(a: __m512, b: __m512) -> __m512 {
+    // SAFETY: as above.
+    <__m512 as Lanes>::pick(a.is_nan(), a, unsafe { _mm512_min_ps(a, b) })
 }
 
 /// Where the acts of a block find things.
@@ -101,7 +37,6 @@ struct Spot<'a> {
     /// The element the block begins with, and of `mask` those that exist.
     first: usize,
     mask: __mmask16,
-    tile: usize,
 }
 
 impl Spot<'_> {
@@ -122,9 +57,9 @@ impl Spot<'_> {
     }
 
     #[inline(always)]
-    unsafe fn one<const N: usize>(&self, place: u8) -> Lines<N> {
+    unsafe fn one(&self, place: u8) -> __m512 {
         // SAFETY: as the caller of `run` promises.
-        unsafe { [_mm512_set1_ps(**self.at.get_unchecked(place as usize)); N] }
+        unsafe { _mm512_set1_ps(**self.at.get_unchecked(place as usize)) }
     }
 
     #[inline(always)]
@@ -147,35 +82,173 @@ impl Spot<'_> {
     }
 }
 
-/// Does the acts for one block; `lanes` are those of the fold.
+/// What a fold has so far.
+struct Folded<const M: usize> {
+    lanes: Lines<M>,
+    /// Where a NaN was met on the way to the largest or the least, which then is NaN itself.
+    nan: __mmask16,
+}
+
+/// `$x[i] = $f` for every register of a block, written out: a loop might stay one, and hold its block in memory.
+macro_rules! each {
+    ($N:ident, $x:ident, $i:ident, $v:ident => $f:expr) => {
+        each!(@ $N, $x, $i, $v, $f; 0 1 2 3 4 5 6 7)
+    };
+    (@ $N:ident, $x:ident, $i:ident, $v:ident, $f:expr; $($k:literal)*) => {
+        {$(if $k < $N {
+            let $i: usize = $k;
+            let $v = $x[$i];
+            $x[$i] = $f;
+        })*}
+    };
+}
+
+/// Does the acts for one block of `N` registers; a fold has `M` registers of lanes. Without the `HEAVY` acts all of them stay
+/// in registers.
 #[inline(always)]
-unsafe fn block<const N: usize>(code: &[Act], spot: &Spot, lanes: &mut Lines<N>) {
+unsafe fn block<const N: usize, const M: usize, const HEAVY: bool>(
+    code: &[Act],
+    spot: &Spot,
+    folded: &mut Folded<M>,
+) {
     // SAFETY: as the caller of `run` promises.
     unsafe {
         let mut x = [_mm512_setzero_ps(); N];
-        for act in code {
-            match *act {
-                Act::Load(p) => x = spot.load(p),
-                Act::LoadOne(p) => x = spot.one(p),
-                Act::With(op, p) => x = pairs(op, x, spot.load(p)),
-                Act::WithOne(op, p) => x = pairs(op, x, spot.one(p)),
-                Act::After(op, p) => x = pairs(op, spot.load(p), x),
-                Act::AfterOne(op, p) => x = pairs(op, spot.one(p), x),
-                Act::Map(op) => x = map(op, x),
-                Act::Save(p) => spot.save(p, x, false),
-                Act::Stream(p) => spot.save(p, x, true),
-                Act::Fold(kind) => {
-                    let all = pairs(joined(kind), *lanes, x);
-                    for i in 0..N {
-                        lanes[i] = match N {
-                            1 => <__m512 as Lanes>::pick(spot.mask, all[i], lanes[i]),
-                            _ => all[i],
-                        };
-                    }
+        let unit = <__m512 as Lanes>::all(1.0);
+        /// The value with what lies at the act's place, for each element and for all.
+        macro_rules! with {
+            ($p:expr, $v:ident, $b:ident => $f:expr) => {{
+                let b: Lines<N> = spot.load($p);
+                each!(N, x, i, $v => {
+                    let $b = b[i];
+                    $f
+                })
+            }};
+        }
+        macro_rules! with_one {
+            ($p:expr, $v:ident, $b:ident => $f:expr) => {{
+                let $b = spot.one($p);
+                each!(N, x, i, $v => $f)
+            }};
+        }
+        macro_rules! join {
+            ($v:ident, $l:ident => $f:expr) => {
+                each!(N, x, i, $v => {
+                    let $l = folded.lanes[i % M];
+                    let all = $f;
+                    folded.lanes[i % M] = match N {
+                        1 => <__m512 as Lanes>::pick(spot.mask, all, $l),
+                        _ => all,
+                    };
+                    $v
+                })
+            };
+        }
+        macro_rules! heavy {
+            ($v:ident => $f:expr) => {
+                if HEAVY {
+                    each!(N, x, i, $v => $f)
                 }
-                Act::Ask(p) => {
-                    let from = spot.at.get_unchecked(p as usize).wrapping_add(spot.first + spot.tile);
-                    for i in 0..N {
+            };
+        }
+        for act in code {
+            let p = act.at;
+            match act.code {
+                Code::Load => x = spot.load(p),
+                Code::LoadOne => x = [spot.one(p); N],
+                Code::Add => with!(p, v, b => v.add(b)),
+                Code::AddOne => with_one!(p, v, b => v.add(b)),
+                Code::Sub => with!(p, v, b => v.sub(b)),
+                Code::SubOne => with_one!(p, v, b => v.sub(b)),
+                Code::Mul => with!(p, v, b => v.mul(b)),
+                Code::MulOne => with_one!(p, v, b => v.mul(b)),
+                Code::Div => with!(p, v, b => v.div(b)),
+                Code::DivOne => with_one!(p, v, b => v.div(b)),
+                Code::Max => with!(p, v, b => max(v, b)),
+                Code::MaxOne => with_one!(p, v, b => max(v, b)),
+                Code::Min => with!(p, v, b => min(v, b)),
+                Code::MinOne => with_one!(p, v, b => min(v, b)),
+                Code::SubFrom => with!(p, v, b => b.sub(v)),
+                Code::SubFromOne => with_one!(p, v, b => b.sub(v)),
+                Code::DivInto => with!(p, v, b => b.div(v)),
+                Code::DivIntoOne => with_one!(p, v, b => b.div(v)),
+                Code::MaxAfter => with!(p, v, b => max(b, v)),
+                Code::MaxAfterOne => with_one!(p, v, b => max(b, v)),
+                Code::MinAfter => with!(p, v, b => min(b, v)),
+                Code::MinAfterOne => with_one!(p, v, b => min(b, v)),
+                Code::Neg => each!(N, x, i, v => v.neg()),
+                Code::Abs => each!(N, x, i, v => v.abs()),
+                Code::Relu => each!(N, x, i, v => v.at_least(0.0)),
+                Code::Sqrt => each!(N, x, i, v => _mm512_sqrt_ps(v)),
+                Code::Rsqrt => each!(N, x, i, v => unit.div(_mm512_sqrt_ps(v))),
+                Code::Recip => each!(N, x, i, v => unit.div(v)),
+                Code::Square => each!(N, x, i, v => v.mul(v)),
+                Code::Cube => each!(N, x, i, v => v.mul(v).mul(v)),
+                Code::Exp => heavy!(v => math::exp(v)),
+                Code::Tanh => heavy!(v => math::tanh(v)),
+                Code::Sigmoid => heavy!(v => math::sigmoid(v)),
+                Code::Silu => heavy!(v => math::silu(v)),
+                Code::Gelu => heavy!(v => math::gelu(v)),
+                Code::GeluGrad => heavy!(v => math::gelu_grad(v)),
+                Code::Save => spot.save(p, x, false),
+                Code::Stream => spot.save(p, x, true),
+                Code::FoldSum => join!(v, l => l.add(v)),
+                Code::FoldProd => join!(v, l => l.mul(v)),
+                Code::FoldMax => {
+                    folded.nan |= nans(&x, spot.mask);
+                    join!(v, l => _mm512_max_ps(l, v));
+                }
+                Code::FoldMin => {
+                    folded.nan |= nans(&x, spot.mask);
+                    join!(v, l => _mm512_min_ps(l, v));
+                }
+                Code::LoadSubOne => {
+                    x = spot.load(p);
+                    with_one!(act.by, v, b => v.sub(b))
+                }
+                Code::LoadMulOne => {
+                    x = spot.load(p);
+                    with_one!(act.by, v, b => v.mul(b))
+                }
+                Code::LoadMul => {
+                    x = spot.load(p);
+                    with!(act.by, v, b => v.mul(b))
+                }
+                Code::LoadFoldSum => {
+                    x = spot.load(p);
+                    join!(v, l => l.add(v))
+                }
+                Code::LoadFoldMax => {
+                    x = spot.load(p);
+                    folded.nan |= nans(&x, spot.mask);
+                    join!(v, l => _mm512_max_ps(l, v));
+                }
+                Code::SquareFoldSum => {
+                    each!(N, x, i, v => v.mul(v));
+                    join!(v, l => l.add(v))
+                }
+                Code::MulAdd => {
+                    with!(p, v, b => v.mul(b));
+                    with!(act.by, v, b => v.add(b))
+                }
+                Code::ExpFold => {
+                    x = spot.load(p);
+                    with_one!(act.by, v, b => v.sub(b));
+                    heavy!(v => math::exp(v));
+                    join!(v, l => l.add(v))
+                }
+                Code::ExpSaveFold => {
+                    x = spot.load(p);
+                    with_one!(act.by, v, b => v.sub(b));
+                    heavy!(v => math::exp(v));
+                    spot.save(act.to, x, false);
+                    join!(v, l => l.add(v))
+                }
+                Code::Ask => {
+                    let eighths = act.by as usize;
+                    let from = spot.at.get_unchecked(p as usize).wrapping_add(spot.first * eighths / 8);
+                    // A long block is eight lines.
+                    for i in 0..(eighths * N).div_ceil(8) {
                         _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(i * LANES) as *const i8);
                     }
                 }
@@ -184,98 +257,206 @@ unsafe fn block<const N: usize>(code: &[Act], spot: &Spot, lanes: &mut Lines<N>)
     }
 }
 
+/// Where a block has NaN; one comparison looks at two registers.
+#[inline(always)]
+fn nans<const N: usize>(x: &Lines<N>, mask: __mmask16) -> __mmask16 {
+    let mut found = 0;
+    for i in (0..N).step_by(2) {
+        // SAFETY: AVX-512 was detected.
+        found |= unsafe { _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x[i], x[(i + 1).min(N - 1)]) };
+    }
+    found & mask
+}
+
 /// Does the acts for `first..first + len`, at most a block of the fold where there is one; gives the fold's result.
-#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn span(
+#[inline(always)]
+unsafe fn span<const HEAVY: bool>(
     code: &[Act],
     at: &[*mut f32],
-    tile: usize,
     (first, len): (usize, usize),
     kind: Option<ReduceKind>,
 ) -> f32 {
     // SAFETY: as the caller of `run` promises.
     unsafe {
-        let nothing = _mm512_set1_ps(kind.map_or(0.0, identity));
-        let mut lanes = [nothing; 4];
-        let whole = len / WHOLE * WHOLE;
-        for i in (0..whole).step_by(WHOLE) {
-            block::<4>(code, &Spot { at, first: first + i, mask: !0, tile }, &mut lanes);
+        let nothing = _mm512_set1_ps(kind.map_or(0.0, |kind| Fast::identity(kind).0));
+        let mut folded = Folded { lanes: [nothing; ACROSS], nan: 0 };
+        let mut i = 0;
+        while i + LONG * LANES <= len {
+            block::<LONG, ACROSS, HEAVY>(code, &Spot { at, first: first + i, mask: !0 }, &mut folded);
+            i += LONG * LANES;
         }
-        let mut rest = lanes;
-        for (i, lanes) in (whole..len).step_by(LANES).zip(&mut rest) {
-            let mask = ((1u32 << (len - i).min(LANES)) - 1) as __mmask16;
-            let mut one = [*lanes];
-            block::<1>(code, &Spot { at, first: first + i, mask, tile }, &mut one);
-            *lanes = one[0];
+        if i + ACROSS * LANES <= len {
+            block::<ACROSS, ACROSS, HEAVY>(code, &Spot { at, first: first + i, mask: !0 }, &mut folded);
+            i += ACROSS * LANES;
+        }
+        if i < len {
+            rest::<HEAVY>(code, at, (first, i, len), &mut folded);
         }
         match kind {
-            Some(kind) => halves(kind, rest),
+            Some(_) if folded.nan != 0 => f32::NAN,
+            Some(kind) => halves(kind, folded.lanes),
             None => 0.0,
         }
     }
 }
 
-/// Joining it changes nothing.
-fn identity(kind: ReduceKind) -> f32 {
-    use super::super::fold::Folds;
-    Fast::identity(kind).0
-}
-
-/// Joins the lanes in halves.
+/// What is left of a span that is done up to `from`, less than a block: register by register, the last of them in part.
 #[inline(always)]
-fn halves(kind: ReduceKind, x: Lines<4>) -> f32 {
-    macro_rules! join {
-        ($a:expr, $b:expr) => {
-            pairs(joined(kind), [$a], [$b])[0]
-        };
-    }
-    let x = join!(join!(x[0], x[2]), join!(x[1], x[3]));
-    // SAFETY: AVX-512 was detected.
+unsafe fn rest<const HEAVY: bool>(
+    code: &[Act],
+    at: &[*mut f32],
+    (first, from, len): (usize, usize, usize),
+    folded: &mut Folded<ACROSS>,
+) {
+    // A copy, so that the lanes themselves need not be in memory.
+    let mut all = folded.lanes;
+    let mut i = from;
+    // SAFETY: as the caller of `run` promises.
     unsafe {
-        let x = join!(x, _mm512_shuffle_f32x4::<0b01_00_11_10>(x, x));
-        let x = join!(x, _mm512_shuffle_f32x4::<0b10_11_00_01>(x, x));
-        let x = join!(x, _mm512_permute_ps::<0b01_00_11_10>(x));
-        let x = join!(x, _mm512_permute_ps::<0b10_11_00_01>(x));
-        _mm512_cvtss_f32(x)
-    }
-}
-
-#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,avx512f,avx512bw,avx512dq,avx512vl")]
-pub unsafe fn run(chain: &Chain, at: &Addresses, len: usize, rows: usize, tile: usize, fold: *mut f32) {
-    let kind = chain.fold.map(|(kind, _)| kind);
-    let mut here: Addresses = at.clone();
-    // SAFETY: passed on from the caller.
-    unsafe {
-        for r in 0..rows {
-            for (i, place) in chain.places.iter().enumerate() {
-                if let Place::Row(_) = place {
-                    here[i] = at[i].add(r);
-                }
+        for lanes in &mut all {
+            if i >= len {
+                break;
             }
-            let first = r * len;
-            let Some(kind) = kind else {
-                // Lines are written past the caches whole, so they are to begin where blocks do.
-                let head = chain.stream.map_or(0, |p| {
-                    let to = here[p as usize].wrapping_add(first);
-                    if len > WHOLE { to.align_offset(64) } else { 0 }
-                });
-                let head = if head < WHOLE { head } else { 0 };
-                span(&chain.code, &here, tile, (first, head), None);
-                span(&chain.code, &here, tile, (first + head, len - head), None);
-                continue;
-            };
-            if len <= BLOCK {
-                *fold.add(r) = span(&chain.code, &here, tile, (first, len), Some(kind));
-                continue;
-            }
-            let mut parts: SmallVec<[Fast; 32]> = SmallVec::new();
-            for i in (0..len).step_by(BLOCK) {
-                let range = (first + i, BLOCK.min(len - i));
-                parts.push(Fast(span(&chain.code, &here, tile, range, Some(kind))));
-            }
-            *fold.add(r) = fold_list(kind, &parts).0;
+            let mask = ((1u32 << (len - i).min(LANES)) - 1) as __mmask16;
+            let mut one = Folded { lanes: [*lanes], nan: 0 };
+            block::<1, 1, HEAVY>(code, &Spot { at, first: first + i, mask }, &mut one);
+            *lanes = one.lanes[0];
+            folded.nan |= one.nan;
+            i += LANES;
         }
     }
+    folded.lanes = all;
+}
+
+/// Joins the lanes in halves; none of them is NaN where that would matter.
+#[inline(always)]
+fn halves(kind: ReduceKind, x: Lines<ACROSS>) -> f32 {
+    macro_rules! all {
+        ($a:ident, $b:ident => $join:expr) => {{
+            macro_rules! join {
+                ($x:expr, $y:expr) => {{
+                    let ($a, $b) = ($x, $y);
+                    $join
+                }};
+            }
+            let x = join!(join!(x[0], x[2]), join!(x[1], x[3]));
+            let x = join!(x, _mm512_shuffle_f32x4::<0b01_00_11_10>(x, x));
+            let x = join!(x, _mm512_shuffle_f32x4::<0b10_11_00_01>(x, x));
+            let x = join!(x, _mm512_permute_ps::<0b01_00_11_10>(x));
+            let x = join!(x, _mm512_permute_ps::<0b10_11_00_01>(x));
+            _mm512_cvtss_f32(x)
+        }};
+    }
+    // SAFETY: AVX-512 was detected.
+    unsafe {
+        match kind {
+            ReduceKind::Sum => all!(a, b => a.add(b)),
+            ReduceKind::Prod => all!(a, b => a.mul(b)),
+            ReduceKind::Max => all!(a, b => _mm512_max_ps(a, b)),
+            ReduceKind::Min => all!(a, b => _mm512_min_ps(a, b)),
+        }
+    }
+}
+
+/// What to do to every row.
+struct Job<'a> {
+    code: &'a [Act],
+    places: &'a [Place],
+    stream: Option<u8>,
+    fold: Option<ReduceKind>,
+}
+
+impl Job<'_> {
+    /// How much of a row of `len` elements from `first` on comes before the first whole line: lines are written past the
+    /// caches whole, so they are to begin where blocks do.
+    #[inline(always)]
+    fn head(&self, at: &[*mut f32], first: usize, len: usize) -> usize {
+        match self.stream {
+            Some(p) if len > LONG * LANES => at[p as usize].wrapping_add(first).align_offset(64) % LANES,
+            _ => 0,
+        }
+    }
+
+    /// Moves on to the next row of `len` elements, as far as that is not a matter of counting elements.
+    #[inline(always)]
+    fn next(&self, at: &mut [*mut f32], len: usize) {
+        for (at, place) in at.iter_mut().zip(self.places) {
+            match place {
+                Place::Row(_) => *at = at.wrapping_add(1),
+                Place::Cycle(_) => *at = at.wrapping_sub(len),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Does a job for `rows` rows of `len` elements; `out` has an element for each row's fold.
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn each_row<const HEAVY: bool>(
+    job: &Job,
+    at: &mut [*mut f32],
+    len: usize,
+    rows: usize,
+    out: *mut f32,
+) {
+    let mut parts: SmallVec<[Fast; 32]> = SmallVec::new();
+    for r in 0..rows {
+        let first = r * len;
+        let head = job.head(at, first, len);
+        let mut done = 0;
+        while done < len {
+            let left = len - done;
+            let n = match job.fold {
+                Some(_) => left.min(BLOCK),
+                None if done == 0 && head > 0 => head,
+                None => left,
+            };
+            // SAFETY: passed on from the caller.
+            let total = unsafe { span::<HEAVY>(job.code, at, (first + done, n), job.fold) };
+            parts.push(Fast(total));
+            done += n;
+        }
+        if let Some(kind) = job.fold {
+            // SAFETY: passed on from the caller.
+            unsafe { *out.add(r) = fold_short(kind, &mut parts).0 };
+        }
+        parts.clear();
+        job.next(at, len);
+    }
+}
+
+/// As `super::run`.
+pub unsafe fn run(chain: &Chain, at: &mut Addresses, len: usize, rows: usize, fold: *mut f32) {
+    let kind = chain.fold.map(|(kind, _)| kind);
+    let job = Job { code: &chain.code, places: &chain.places, stream: chain.stream, fold: kind };
+    // SAFETY: passed on from the caller.
+    unsafe {
+        match chain.heavy {
+            true => each_row::<true>(&job, at, len, rows, fold),
+            false => each_row::<false>(&job, at, len, rows, fold),
+        }
+    }
+}
+
+/// As `super::map_tile`.
+pub unsafe fn map_tile(code: Code, x: *const f32, out: *mut f32, n: usize) {
+    let code = [Act::new(Code::Load, 0), Act::new(code, 0), Act::new(Code::Save, 1)];
+    let job = Job { code: &code, places: &[], stream: None, fold: None };
+    // SAFETY: passed on from the caller.
+    unsafe { each_row::<true>(&job, &mut [x as *mut f32, out], n, 1, std::ptr::null_mut()) };
+}
+
+/// As `super::fold_rows`.
+pub unsafe fn fold_rows(kind: ReduceKind, x: *const f32, len: usize, rows: usize, out: *mut f32) {
+    let acts = [Act::new(Code::Load, 0), Act::new(fold_code(kind), 0)];
+    let code: &[Act] = match kind {
+        ReduceKind::Sum => &[Act::new(Code::LoadFoldSum, 0)],
+        ReduceKind::Max => &[Act::new(Code::LoadFoldMax, 0)],
+        ReduceKind::Prod | ReduceKind::Min => &acts,
+    };
+    let job = Job { code, places: &[], stream: None, fold: Some(kind) };
+    // SAFETY: passed on from the caller.
+    unsafe { each_row::<false>(&job, &mut [x as *mut f32], len, rows, out) };
 }
 
 #[cfg(test)]
@@ -283,45 +464,43 @@ mod tests {
     use super::*;
     use gt_ir::real::Real;
 
-    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,avx512f,avx512bw,avx512dq,avx512vl")]
-    unsafe fn mapped(op: One, x: &[f32; 16]) -> [f32; 16] {
-        let mut out = [0.0; 16];
-        // SAFETY: both sides hold a register.
-        unsafe { _mm512_storeu_ps(out.as_mut_ptr(), map(op, [_mm512_loadu_ps(x.as_ptr())])[0]) };
-        out
-    }
-
     /// Numbers in a register have the bits of numbers alone, NaN, infinities and subnormals included.
     #[test]
     fn a_register_has_the_bits_of_single_numbers() {
         if crate::backends::cpu::isa::level() < 3 {
             return;
         }
-        let one = |op: One, x: Fast| match op {
-            One::Neg => -x,
-            One::Abs => x.abs(),
-            One::Relu => x.relu(),
-            One::Sqrt => x.sqrt(),
-            One::Rsqrt => Fast(1.0) / x.sqrt(),
-            One::Recip => Fast(1.0) / x,
-            One::Square => x * x,
-            One::Cube => x * x * x,
-            One::Exp => x.exp(),
-            One::Tanh => x.tanh(),
-            One::Sigmoid => x.sigmoid(),
-            One::Silu => x.silu(),
-            One::Gelu => x.gelu(),
-            One::GeluGrad => x.gelu_grad(),
+        let one = |op: Code, x: Fast| match op {
+            Code::Neg => -x,
+            Code::Abs => x.abs(),
+            Code::Relu => x.relu(),
+            Code::Sqrt => x.sqrt(),
+            Code::Rsqrt => Fast(1.0) / x.sqrt(),
+            Code::Recip => Fast(1.0) / x,
+            Code::Square => x * x,
+            Code::Cube => x * x * x,
+            Code::Exp => x.exp(),
+            Code::Tanh => x.tanh(),
+            Code::Sigmoid => x.sigmoid(),
+            Code::Silu => x.silu(),
+            Code::Gelu => x.gelu(),
+            Code::GeluGrad => x.gelu_grad(),
+            other => unreachable!("{other:?}"),
         };
-        use One::*;
+        use Code::{
+            Abs, Cube, Exp, Gelu, GeluGrad, Neg, Recip, Relu, Rsqrt, Sigmoid, Silu, Sqrt, Square, Tanh,
+        };
         let all =
             [Neg, Abs, Relu, Sqrt, Rsqrt, Recip, Square, Cube, Exp, Tanh, Sigmoid, Silu, Gelu, GeluGrad];
         for op in all {
-            for start in (0..u32::MAX - 16 * 7919).step_by(16 * 7919) {
-                let x: [f32; 16] = std::array::from_fn(|i| f32::from_bits(start + i as u32 * 7919));
-                // SAFETY: the unit was detected.
-                let got = unsafe { mapped(op, &x) };
-                for i in 0..16 {
+            // Long and short blocks, and a part of a register.
+            const N: usize = 128 + 64 + 16 + 5;
+            for start in (0..u32::MAX - N as u32 * 7919).step_by(N * 7919) {
+                let x: [f32; N] = std::array::from_fn(|i| f32::from_bits(start + i as u32 * 7919));
+                let mut got = [0.0; N];
+                // SAFETY: the unit was detected, and both sides hold as much.
+                unsafe { map_tile(op, x.as_ptr(), got.as_mut_ptr(), N) };
+                for i in 0..N {
                     let want = one(op, Fast(x[i])).0;
                     let same = got[i].to_bits() == want.to_bits() || (got[i].is_nan() && want.is_nan());
                     assert!(same, "{op:?} of {:e}: {:e} and {want:e}", x[i], got[i]);

@@ -2,8 +2,9 @@
 //! if the reduced elements are neighbours and i % `LANES` if they are columns, lanes are joined in halves, and the
 //! results of the blocks are reduced in the same way.
 
+use super::chain;
 use super::convert::{Lane, narrow, round};
-use super::isa::per_isa;
+use super::isa::{self, per_isa};
 use super::kernel::{Bases, Bound, Tiles, tasks};
 use super::lower::{FOLD_TILE, FoldOrder, Lowered};
 use super::math::Fast;
@@ -27,6 +28,14 @@ pub trait Folds: Copy + Send + Sync + 'static {
     /// The result of nothing at all.
     fn empty(kind: ReduceKind) -> Self;
     fn join(kind: ReduceKind, a: Self, b: Self) -> Self;
+    /// Folds rows as `fold_rows` does, if there is a faster way; false if not.
+    ///
+    /// # Safety
+    /// `x` holds `rows` rows of `len` elements, at most a block each, `out` an element for each.
+    #[inline(always)]
+    unsafe fn rows(_: ReduceKind, _x: *const Self, _len: usize, _rows: usize, _out: *mut Self) -> bool {
+        false
+    }
 }
 
 impl Folds for Fast {
@@ -45,6 +54,15 @@ impl Folds for Fast {
     #[inline(always)]
     fn join(kind: ReduceKind, a: Fast, b: Fast) -> Fast {
         row(kind).real(a, b)
+    }
+    #[inline(always)]
+    unsafe fn rows(kind: ReduceKind, x: *const Fast, len: usize, rows: usize, out: *mut Fast) -> bool {
+        let wide = isa::level() >= 3;
+        if wide {
+            // SAFETY: passed on from the caller; the unit was detected.
+            unsafe { chain::fold_rows(kind, x as *const f32, len, rows, out as *mut f32) };
+        }
+        wide
     }
 }
 
@@ -164,9 +182,21 @@ macro_rules! row_by_lanes {
     }};
 }
 
+/// Reduces rows of `len` elements, at most a block each, that lie one after the other.
+///
+/// # Safety
+/// `x` holds the rows, `out` an element for each.
+pub unsafe fn fold_rows<T: Folds>(kind: ReduceKind, x: *const T, len: usize, rows: usize, out: *mut T) {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        if !T::rows(kind, x, len, rows, out) {
+            rows_by_lanes(kind, x, len, rows, out);
+        }
+    }
+}
+
 per_isa! {
-    /// Reduces rows of `len` elements, at most a block each, that lie one after the other.
-    pub unsafe fn fold_rows<T: Folds>(kind: ReduceKind, x: *const T, len: usize, rows: usize, out: *mut T) {
+    unsafe fn rows_by_lanes<T: Folds>(kind: ReduceKind, x: *const T, len: usize, rows: usize, out: *mut T) {
         const { assert!(ROW_LANES == 64) };
         per_kind!(kind, K => for r in 0..rows {
             // SAFETY: passed on from the caller.
@@ -180,6 +210,21 @@ per_isa! {
             unsafe { *out.add(r) = total };
         })
     }
+}
+
+/// Reduces up to `ROW_LANES` elements: each is a lane of its own, so all there is to do is to join them in halves.
+#[inline(always)]
+pub fn fold_short<T: Folds>(kind: ReduceKind, x: &mut [T]) -> T {
+    let mut left = x.len();
+    let mut half = left.next_power_of_two() / 2;
+    while half > 0 {
+        for l in 0..left - half {
+            x[l] = T::join(kind, x[l], x[l + half]);
+        }
+        left = half;
+        half /= 2;
+    }
+    x[0]
 }
 
 /// Reduces one row of any length.
@@ -198,6 +243,9 @@ pub fn fold_list<T: Folds>(kind: ReduceKind, x: &[T]) -> T {
         // SAFETY: the row is the block.
         unsafe { fold_rows(kind, block.as_ptr(), block.len(), 1, &mut out) };
         parts.push(out);
+    }
+    if parts.len() <= ROW_LANES {
+        return fold_short(kind, &mut parts);
     }
     fold_list(kind, &parts)
 }

@@ -93,6 +93,8 @@ impl<'b, 'a> Tiles<'b, 'a> {
             if load.splat {
                 // SAFETY: the tile holds `kernel.tile` elements; a splat load shows one element of its storage.
                 unsafe { splat(load, bound.loads[i], regs[i], most.min(kernel.tile), bound.slots) };
+            } else if load.cycle {
+                regs[i] = bound.loads[i] as *mut u8;
             }
         }
         Tiles { bound, scratch, regs, coords: SmallVec::from_elem(0, kernel.dims.len()) }
@@ -111,7 +113,7 @@ impl<'b, 'a> Tiles<'b, 'a> {
         // tiles lie in scratch and are long enough.
         unsafe {
             for (i, load) in kernel.loads.iter().enumerate() {
-                if !load.splat {
+                if !load.splat && !load.cycle {
                     self.load(i, load, start, len, within);
                 }
             }
@@ -186,7 +188,7 @@ impl<'b, 'a> Tiles<'b, 'a> {
         let mut at = Addresses::new();
         for place in &chain.places {
             at.push(match *place {
-                Place::Reg(r) | Place::Splat(r) | Place::Row(r) => self.regs[r as usize],
+                Place::Reg(r) | Place::Cycle(r) | Place::Splat(r) | Place::Row(r) => self.regs[r as usize],
                 Place::Out(i) => {
                     let op = &kernel.ops[i as usize];
                     let out = self.result(op, start, within);
@@ -194,8 +196,9 @@ impl<'b, 'a> Tiles<'b, 'a> {
                     out
                 }
                 Place::Store(s) => self.bound.stores[s as usize].wrapping_add(start * size_of::<f32>()),
-                Place::Far(i) => {
-                    self.bound.loads[i as usize].wrapping_add(start * size_of::<f32>()) as *mut u8
+                Place::Far(i, eighths) => {
+                    let from = start + len + len * eighths as usize / 8;
+                    self.bound.loads[i as usize].wrapping_add(from * size_of::<f32>()) as *mut u8
                 }
             } as *mut f32);
         }
@@ -208,10 +211,11 @@ impl<'b, 'a> Tiles<'b, 'a> {
         // Rows matter only to a fold and to what there is one of for each.
         let (len, rows) = match kernel.row_len {
             1 => (len, 1),
+            row if chain.by_row => (len / row, 1),
             row => (row, len / row),
         };
         // SAFETY: passed on from `eval`; chains are made only where AVX-512 was detected.
-        unsafe { chain::run(chain, &at, len, rows, len * rows, total as *mut f32) };
+        unsafe { chain::run(chain, &mut at, len, rows, total as *mut f32) };
     }
 
     /// Asks for the `k`th part of what the next tile reads, which begins at `start`.

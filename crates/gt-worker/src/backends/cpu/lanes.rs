@@ -3,6 +3,9 @@
 /// Adding it to a number rounds that to an integer, which then stands in the low bits: 1.5 * 2^23.
 pub const MAGIC: f32 = 12_582_912.0;
 
+/// Entries of a table to look up in.
+pub const PIECES: usize = 16;
+
 /// Numbers side by side, each an `f32`.
 pub trait Lanes: Copy {
     type Mask: Copy;
@@ -20,7 +23,6 @@ pub trait Lanes: Copy {
     /// Turns the sign where `on`.
     fn neg_where(self, on: Self::Mask) -> Self;
     fn less(self, b: Self) -> Self::Mask;
-    fn same(self, b: Self) -> Self::Mask;
     fn is_nan(self) -> Self::Mask;
     /// `a` where `on`, `b` elsewhere.
     fn pick(on: Self::Mask, a: Self, b: Self) -> Self;
@@ -32,6 +34,8 @@ pub trait Lanes: Copy {
     fn scaled(self, t: Self) -> Self;
     /// Adds `n` to the exponent, where `t` is `MAGIC + n`: `scaled` where neither overflows.
     fn raised(self, t: Self) -> Self;
+    /// Entry `n` modulo `PIECES`, where this is `MAGIC + n`.
+    fn look_up(self, table: &[f32; PIECES]) -> Self;
 }
 
 #[inline(always)]
@@ -86,10 +90,6 @@ impl Lanes for f32 {
         self < b
     }
     #[inline(always)]
-    fn same(self, b: f32) -> bool {
-        self == b
-    }
-    #[inline(always)]
     fn is_nan(self) -> bool {
         f32::is_nan(self)
     }
@@ -117,12 +117,16 @@ impl Lanes for f32 {
         // What stands above the integer in `t` is shifted out.
         f32::from_bits(self.to_bits().wrapping_add(t.to_bits() << 23))
     }
+    #[inline(always)]
+    fn look_up(self, table: &[f32; PIECES]) -> f32 {
+        table[self.to_bits() as usize % PIECES]
+    }
 }
 
 /// Sixteen numbers in a register of AVX-512. To be used only where that was detected.
 #[cfg(target_arch = "x86_64")]
 mod wide {
-    use super::{Lanes, MAGIC};
+    use super::{Lanes, MAGIC, PIECES};
     use std::arch::x86_64::*;
 
     /// Calls an intrinsic: the processor has it, as whoever uses these lanes has found out.
@@ -185,10 +189,6 @@ mod wide {
             of!(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(self, b))
         }
         #[inline(always)]
-        fn same(self, b: __m512) -> __mmask16 {
-            of!(_mm512_cmp_ps_mask::<_CMP_EQ_OQ>(self, b))
-        }
-        #[inline(always)]
         fn is_nan(self) -> __mmask16 {
             of!(_mm512_cmp_ps_mask::<_CMP_UNORD_Q>(self, self))
         }
@@ -214,6 +214,124 @@ mod wide {
             of!({
                 let up = _mm512_slli_epi32::<23>(_mm512_castps_si512(t));
                 _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(self), up))
+            })
+        }
+        #[inline(always)]
+        fn look_up(self, table: &[f32; PIECES]) -> __m512 {
+            // Only the low bits of an index count.
+            of!(_mm512_permutexvar_ps(_mm512_castps_si512(self), _mm512_loadu_ps(table.as_ptr())))
+        }
+    }
+}
+
+/// Eight numbers in a register of AVX2. To be used only where that was detected.
+#[cfg(target_arch = "x86_64")]
+mod narrow {
+    use super::{Lanes, MAGIC, PIECES};
+    use std::arch::x86_64::*;
+
+    /// Calls an intrinsic: the processor has it, as whoever uses these lanes has found out.
+    macro_rules! of {
+        ($e:expr) => {
+            // SAFETY: AVX2 and FMA were detected before anything is computed in these lanes.
+            unsafe { $e }
+        };
+    }
+
+    #[inline(always)]
+    fn power_of_two(k: __m256i) -> __m256 {
+        of!(_mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(k, _mm256_set1_epi32(127)))))
+    }
+
+    impl Lanes for __m256 {
+        /// All bits of a number or none.
+        type Mask = __m256;
+        #[inline(always)]
+        fn all(x: f32) -> __m256 {
+            of!(_mm256_set1_ps(x))
+        }
+        #[inline(always)]
+        fn add(self, b: __m256) -> __m256 {
+            of!(_mm256_add_ps(self, b))
+        }
+        #[inline(always)]
+        fn sub(self, b: __m256) -> __m256 {
+            of!(_mm256_sub_ps(self, b))
+        }
+        #[inline(always)]
+        fn mul(self, b: __m256) -> __m256 {
+            of!(_mm256_mul_ps(self, b))
+        }
+        #[inline(always)]
+        fn div(self, b: __m256) -> __m256 {
+            of!(_mm256_div_ps(self, b))
+        }
+        #[inline(always)]
+        fn fma(self, b: __m256, c: __m256) -> __m256 {
+            of!(_mm256_fmadd_ps(self, b, c))
+        }
+        #[inline(always)]
+        fn abs(self) -> __m256 {
+            of!(_mm256_andnot_ps(_mm256_set1_ps(-0.0), self))
+        }
+        #[inline(always)]
+        fn neg(self) -> __m256 {
+            of!(_mm256_xor_ps(self, _mm256_set1_ps(-0.0)))
+        }
+        #[inline(always)]
+        fn signed_as(self, x: __m256) -> __m256 {
+            of!(_mm256_or_ps(self.abs(), _mm256_and_ps(x, _mm256_set1_ps(-0.0))))
+        }
+        #[inline(always)]
+        fn neg_where(self, on: __m256) -> __m256 {
+            of!(_mm256_xor_ps(self, _mm256_and_ps(on, _mm256_set1_ps(-0.0))))
+        }
+        #[inline(always)]
+        fn less(self, b: __m256) -> __m256 {
+            of!(_mm256_cmp_ps::<_CMP_LT_OQ>(self, b))
+        }
+        #[inline(always)]
+        fn is_nan(self) -> __m256 {
+            of!(_mm256_cmp_ps::<_CMP_UNORD_Q>(self, self))
+        }
+        #[inline(always)]
+        fn pick(on: __m256, a: __m256, b: __m256) -> __m256 {
+            of!(_mm256_blendv_ps(b, a, on))
+        }
+        // Of a NaN and a number these give their second operand.
+        #[inline(always)]
+        fn at_most(self, c: f32) -> __m256 {
+            of!(_mm256_min_ps(_mm256_set1_ps(c), self))
+        }
+        #[inline(always)]
+        fn at_least(self, c: f32) -> __m256 {
+            of!(_mm256_max_ps(_mm256_set1_ps(c), self))
+        }
+        #[inline(always)]
+        fn scaled(self, t: __m256) -> __m256 {
+            of!({
+                let magic = _mm256_set1_epi32(MAGIC.to_bits() as i32);
+                let n = _mm256_sub_epi32(_mm256_castps_si256(t), magic);
+                let half = _mm256_srai_epi32::<1>(n);
+                let rest = _mm256_sub_epi32(n, half);
+                self.mul(power_of_two(half)).mul(power_of_two(rest))
+            })
+        }
+        #[inline(always)]
+        fn raised(self, t: __m256) -> __m256 {
+            of!({
+                let up = _mm256_slli_epi32::<23>(_mm256_castps_si256(t));
+                _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(self), up))
+            })
+        }
+        #[inline(always)]
+        fn look_up(self, table: &[f32; PIECES]) -> __m256 {
+            // Three bits of an index count for each half; the next one says which.
+            of!({
+                let at = _mm256_castps_si256(self);
+                let low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr()), at);
+                let high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr().add(8)), at);
+                _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32::<28>(at)))
             })
         }
     }

@@ -2,6 +2,7 @@
 
 use super::chain::{self, Unit};
 use super::convert::{Lane, is_native};
+use super::tile_size;
 use gt_compiler::{Calc, Kernel, Map, Num, Plan, Source, Strides};
 use gt_ir::{Binary, DType, Ints, ReduceKind, Scalar, Unary};
 use smallvec::SmallVec;
@@ -55,6 +56,8 @@ pub struct LoadAt {
     pub splat: bool,
     /// One value per row.
     pub row: bool,
+    /// The same packed row for all rows, read where it lies.
+    pub cycle: bool,
     /// Where in scratch its tile is, and a tile of elements not yet widened.
     pub tile_at: usize,
     pub raw_at: usize,
@@ -124,11 +127,6 @@ impl LoadAt {
 impl Op {
     pub fn reads(&self, reg: u16) -> bool {
         self.args[..self.arity].contains(&reg)
-    }
-
-    /// Reads it as one value for a row of elements.
-    pub fn spread_reads(&self, reg: u16) -> bool {
-        (0..self.arity).any(|k| self.args[k] == reg && self.spread[k])
     }
 }
 
@@ -222,9 +220,6 @@ impl FoldOrder {
         }
     }
 }
-
-/// Bytes of registers that should stay in the innermost cache.
-const SCRATCH: usize = 6 << 10;
 
 /// A fold reads tiles in multiples of this.
 pub const FOLD_TILE: usize = 1024;
@@ -340,10 +335,19 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
             Source::Iota { start, step, .. } => From::Iota(*start, *step),
         };
         let linear = !matches!(from, From::Num(_)) && packed(&strides, load.row);
+        let cycle = by_rows
+            && !load.row
+            && !linear
+            && load.dtype == DType::F32
+            && matches!(from, From::Mem(_))
+            && strides[..row_dims].iter().all(|&s| s == 0)
+            && row_dims < dims.len()
+            && is_linear(&dims[row_dims..], &strides[row_dims..]);
         loads.push(LoadAt {
             dtype: load.dtype,
             raw: !computed[i] && matches!(from, From::Mem(_)),
             linear,
+            cycle,
             splat: !linear && !matches!(from, From::Iota(..)) && strides.iter().all(|&s| s == 0),
             row: load.row,
             from,
@@ -366,11 +370,9 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
             slots - 1
         }
     };
-    let is_kept = |l: &LoadAt| matches!(l.from, From::Mem(_)) && (l.raw || is_native(l.dtype));
-    let needs_tile = |l: &LoadAt| !(l.linear && is_kept(l));
     for (i, load) in loads.iter_mut().enumerate() {
         widest = widest.max(if load.raw { load.dtype.size() } else { Lane::of(load.dtype).size() });
-        if needs_tile(load) {
+        if load.needs_tile() {
             place[i] = take(&mut free);
             load.tile_at = place[i];
         }
@@ -454,34 +456,6 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
     let spread_at = if ops.iter().any(|o| o.spread != [false; 3]) { slots } else { 0 };
     slots += 3 * (spread_at > 0) as usize;
     let numel: usize = kernel.shape.numel();
-    let tile = match fold {
-        Some(_) => FOLD_TILE,
-        None => {
-            // Slots that tiles pass through; packed operands and results are read and written where they lie.
-            let straight = |strides: &Strides| strides[strides.len() - 1] == 1;
-            let copied = loads.iter().filter(|l| needs_tile(l) && !(is_kept(l) && straight(&l.strides)));
-            let inside = ops.iter().filter(|o| match o.direct {
-                Some(s) => !stores[s as usize].linear && !straight(&stores[s as usize].strides),
-                None => true,
-            });
-            let busy = copied.count() + inside.count().min(slots);
-            // Short runs and rows pay for every tile, so there should be many in one.
-            let even = !by_rows && loads.iter().all(|l| l.linear || l.splat);
-            let (room, least) = if even { (SCRATCH, 256) } else { (4 * SCRATCH, 512) };
-            let tile = if busy == 0 { 4096 } else { (room / (busy * widest)).clamp(least, 2048) / 64 * 64 };
-            let tile = tile.min(numel.next_multiple_of(64).max(64));
-            if by_rows { (tile / row_len).max(1) * row_len } else { tile }
-        }
-    };
-    // A slot more than a tile apart would fall on the same cache sets as its neighbours.
-    let slot_bytes = (tile * widest).next_multiple_of(64) + 64;
-    loads.iter_mut().for_each(|l| {
-        l.tile_at *= slot_bytes;
-        l.raw_at *= slot_bytes;
-    });
-    ops.iter_mut().for_each(|o| o.tile_at *= slot_bytes);
-    stores.iter_mut().for_each(|s| s.raw_at *= slot_bytes);
-    let linear = loads.iter().all(|l| l.linear || l.splat) && stores.iter().all(|s| s.linear);
     let turned = loads.iter().map(|l| &l.strides).chain(stores.iter().map(|s| &s.strides)).find_map(|s| {
         let long = s[s.len() - 1].unsigned_abs() > 1;
         if long { s[..s.len() - 1].iter().position(|&step| step.unsigned_abs() == 1) } else { None }
@@ -492,23 +466,55 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
         turned: turned.filter(|_| !by_rows),
         dims,
         numel,
-        tile,
+        tile: 0,
         loads,
         ops,
         units: Vec::new(),
         stores,
         regs,
-        scratch: slots * slot_bytes,
-        spread_at: spread_at * slot_bytes,
-        slot_bytes,
+        scratch: slots,
+        spread_at,
+        slot_bytes: widest,
         cost,
-        linear,
+        linear: false,
         row_len,
         row_dims,
     };
     let narrow = fold.is_some_and(|f| f.inner > 1);
     chain::units(&mut lowered, kernel.fold.as_ref().map(|f| f.reg), narrow);
+    lowered.tile = if fold.is_some() { FOLD_TILE } else { tile_size::of(&lowered) };
+    lowered.linear = lowered.loads.iter().all(|l| l.linear || l.splat || l.cycle)
+        && lowered.stores.iter().all(|s| s.linear);
+    lowered.settle();
     lowered
+}
+
+impl LoadAt {
+    /// Read where it lies, as it lies.
+    pub fn is_kept(&self) -> bool {
+        matches!(self.from, From::Mem(_)) && (self.raw || is_native(self.dtype))
+    }
+
+    fn needs_tile(&self) -> bool {
+        !(self.linear && self.is_kept())
+    }
+}
+
+impl Lowered {
+    /// Turns places, so far counted in elements and slots, into bytes of scratch memory.
+    fn settle(&mut self) {
+        // A slot more than a tile apart would fall on the same cache sets as its neighbours.
+        let bytes = (self.tile * self.slot_bytes).next_multiple_of(64) + 64;
+        self.loads.iter_mut().for_each(|l| {
+            l.tile_at *= bytes;
+            l.raw_at *= bytes;
+        });
+        self.ops.iter_mut().for_each(|o| o.tile_at *= bytes);
+        self.stores.iter_mut().for_each(|s| s.raw_at *= bytes);
+        self.scratch *= bytes;
+        self.spread_at *= bytes;
+        self.slot_bytes = bytes;
+    }
 }
 
 /// The loads from `input`, if each of them lies there as `map` says.

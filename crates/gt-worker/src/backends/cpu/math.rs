@@ -1,9 +1,10 @@
 //! Elementary functions of `f32` without branches, so that loops over them become vector code. Within 2 ulp
-//! everywhere; `gelu` within 2.5 above -1, and to 3e-4 of its size below.
+//! everywhere; `gelu` within 2.5 above -1, to 3e-4 of its size from there to -6.4, and zero below.
 //!
 //! Where `mul_add` stands it is meant: the same bits with and without vector units.
 
-use super::lanes::{Lanes, MAGIC};
+use super::lanes::{Lanes, MAGIC, PIECES};
+use super::phi;
 use gt_ir::real::Real;
 
 /// An `f32` whose functions are these.
@@ -48,19 +49,23 @@ fn exp_tail<V: Lanes>(r: V) -> V {
     poly(r, [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5])
 }
 
+/// exp(r) for |r| < 0.35, to 3e-9 before rounding.
+#[inline(always)]
+fn exp_part<V: Lanes>(r: V) -> V {
+    poly(r, [1.382_122_5e-3, 8.368_667e-3, 4.166_826e-2, 1.666_652_1e-1, 4.999_999_4e-1, 1.0, 1.0])
+}
+
 #[inline(always)]
 pub fn exp<V: Lanes>(x: V) -> V {
     let (t, r) = reduce_ln2(x.at_most(89.0).at_least(-105.0));
-    let e = exp_tail(r).fma(r.mul(r), r).add(V::all(1.0));
-    e.scaled(t)
+    exp_part(r).scaled(t)
 }
 
 /// `exp` for what is not above zero, as in a softmax: below the least normal number it is zero.
 #[inline(always)]
 pub fn exp_below<V: Lanes>(x: V) -> V {
     let (t, r) = reduce_ln2(x);
-    let e = exp_tail(r).fma(r.mul(r), r).add(V::all(1.0));
-    let y = V::pick(x.is_nan(), x, e.raised(t));
+    let y = V::pick(x.is_nan(), x, exp_part(r).raised(t));
     V::pick(x.less(V::all(-87.33)), V::all(0.0), y)
 }
 
@@ -177,52 +182,33 @@ pub fn erf(x: f32) -> f32 {
     pick(x.is_nan(), x, y)
 }
 
-/// `exp` for |x| < 87.
-#[inline(always)]
-fn exp_near<V: Lanes>(x: V) -> V {
-    let (t, r) = reduce_ln2(x);
-    exp_tail(r).fma(r.mul(r), r).add(V::all(1.0)).scaled(t)
-}
-
-/// 2 Phi(x), without the cancellation of 1 + erf on the negative side. There is one polynomial for log erfc, as exact as
-/// each place needs: to rounding near zero, to 7e-5 where the rest is below rounding on the positive side.
-#[inline(always)]
-fn twice_phi<V: Lanes>(x: V) -> V {
-    let t = x.mul(V::all(std::f32::consts::FRAC_1_SQRT_2)).abs().at_most(5.0);
-    let c = [
-        -4.755_998_9e-7,
-        1.083_579_2e-5,
-        -1.041_351_2e-4,
-        5.366_083e-4,
-        -1.415_435_3e-3,
-        -1.791_128_1e-4,
-        1.940_411_2e-2,
-        -1.028_764_5e-1,
-        -6.366_012e-1,
-        -1.283_803e-1,
-    ];
-    let e = exp_near(poly(t, c).fma(t, t.neg()));
-    V::pick(x.less(V::all(0.0)), e, V::all(2.0).sub(e))
-}
-
-/// Below this Phi is less than 1e-12 and counts as zero.
-const PHI_ZERO: f32 = -7.07;
-
 /// x Phi(x).
 #[inline(always)]
 pub fn gelu<V: Lanes>(x: V) -> V {
-    let y = V::all(0.5).mul(x).mul(twice_phi(x));
-    V::pick(x.less(V::all(PHI_ZERO)), V::all(0.0), y)
+    let (t, part) = pieces(x.abs(), &phi::LESS);
+    part.fma(t, x.at_least(0.0))
 }
 
 /// The derivative of `gelu`: Phi(x) + x phi(x).
 #[inline(always)]
 pub fn gelu_grad<V: Lanes>(x: V) -> V {
-    let bell = exp_below(V::all(-0.5).mul(x).mul(x)).mul(V::all(0.398_942_3));
-    // Far out the bell is zero, and infinity times that would be NaN.
-    let slope = V::pick(bell.same(V::all(0.0)), V::all(0.0), x.mul(bell));
-    let phi = V::pick(x.less(V::all(PHI_ZERO)), V::all(0.0), V::all(0.5).mul(twice_phi(x)));
-    phi.add(slope)
+    let (_, part) = pieces(x.abs(), &phi::SLOPE);
+    V::pick(x.less(V::all(0.0)), part, V::all(1.0).sub(part))
+}
+
+/// (t, f(t)) of t >= 0, held below where f has become zero: near i / `STEPS` f is the polynomial whose coefficients, the
+/// highest first, are the i-th of each row.
+#[inline(always)]
+fn pieces<V: Lanes, const N: usize>(t: V, rows: &[[f32; PIECES]; N]) -> (V, V) {
+    use phi::STEPS;
+    let t = t.at_most((PIECES - 1) as f32 / STEPS);
+    let at = t.fma(V::all(STEPS), V::all(MAGIC));
+    let d = t.fma(V::all(STEPS), V::all(MAGIC).sub(at));
+    let mut p = at.look_up(&rows[0]);
+    for row in &rows[1..] {
+        p = p.fma(d, at.look_up(row));
+    }
+    (t, p)
 }
 
 /// (quadrant, r) with x = quadrant * pi / 2 + r, for |x| < 2^30.
@@ -395,6 +381,7 @@ mod tests {
             ("cos", cos, f64::cos, -10.0, 10.0),
             ("cos", cos, f64::cos, -1e6, 1e6),
             ("gelu", gelu, gelu64, -1.0, 30.0),
+            ("gelu", gelu, gelu64, -1e-3, 1e-3),
         ];
         for &(name, f, exact, lo, hi) in cases {
             let (error, x) = worst(f, exact, lo, hi);
@@ -402,10 +389,18 @@ mod tests {
             assert!(error <= bound, "{name} on {lo}..{hi}: {error:.2} ulp at {x}");
         }
         // On the far negative side gelu keeps its size; 1 + erf would not.
-        for i in 0..4000 {
-            let x = -5.0 + i as f32 / 1000.0;
+        for i in 0..5400 {
+            let x = -6.4 + i as f32 / 1000.0;
             let (got, want) = (gelu(x) as f64, gelu64(x as f64));
             assert!((got - want).abs() <= 3e-4 * want.abs(), "gelu({x}): {got} and {want}");
+        }
+        let bell = |x: f64| (-0.5 * x * x).exp() * 0.398_942_280_401_432_7;
+        for i in -9000..=9000 {
+            let x = i as f32 / 1000.0;
+            let want =
+                0.5 * libm::erfc(-x as f64 * std::f64::consts::FRAC_1_SQRT_2) + x as f64 * bell(x as f64);
+            let got = gelu_grad(x) as f64;
+            assert!((got - want).abs() <= 1.2e-7, "gelu_grad({x}): {got} and {want}");
         }
     }
 
@@ -470,9 +465,11 @@ mod tests {
         assert_eq!((expm1(inf), expm1(-inf), log1p(inf)), (inf, -1.0, inf));
         assert_eq!((tanh(inf), tanh(-inf), erf(inf), erf(-inf)), (1.0, -1.0, 1.0, -1.0));
         assert_eq!((sigmoid(inf), sigmoid(-inf), gelu(-inf), gelu(inf)), (1.0, 0.0, 0.0, inf));
+        assert_eq!((gelu_grad(-inf), gelu_grad(0.0), gelu_grad(inf)), (0.0, 0.5, 1.0));
+        assert!(gelu_grad(nan).is_nan());
         assert_eq!(Fast(-0.0).relu().0, 0.0);
         assert!(Fast(nan).relu().0.is_nan());
-        for f in [sin, tanh, erf, expm1, log1p] {
+        for f in [sin, tanh, erf, expm1, log1p, gelu] {
             assert_eq!(f(-0.0).to_bits(), (-0.0f32).to_bits());
         }
         assert!((log(1e-42) - (1e-42f32 as f64).ln() as f32).abs() < 1e-4);

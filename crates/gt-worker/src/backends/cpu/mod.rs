@@ -1,5 +1,6 @@
 //! The cpu backend: plans interpreted tile by tile, on all cores.
 
+mod acts;
 mod attend;
 pub mod attention;
 mod chain;
@@ -15,6 +16,7 @@ mod lower;
 mod math;
 mod matmul;
 mod memory;
+mod phi;
 mod plan;
 mod product;
 mod product_half;
@@ -23,6 +25,7 @@ mod runs;
 mod sort;
 pub mod threads;
 mod tile;
+mod tile_size;
 mod waves;
 
 use crate::backend::{Backend, Buffer, Effort, HostBytes, Plan};
@@ -73,14 +76,6 @@ impl CpuBackend {
             cores: None,
             crowded: count >= cores,
         }
-    }
-}
-
-impl CpuBackend {
-    /// True if values may be given while their programs run. Whoever goes on from them needs a core meanwhile, and one of
-    /// two is worth more than that gains.
-    fn gives_early(&self) -> bool {
-        !self.crowded || self.threads.count() > 2
     }
 }
 
@@ -152,8 +147,7 @@ impl Backend for CpuBackend {
     fn compile(&self, structure: &Arc<Structure>, types: &[Ty], effort: Effort) -> Result<Arc<dyn Plan>> {
         let options = CompileOptions { apart: effort == Effort::Apart, ..self.options };
         let plan = gt_compiler::compile(structure, types, options)?;
-        let mut made = plan::CpuPlan::new(plan, structure.clone(), self.pool.clone(), self.threads.clone());
-        made.gives_early = self.gives_early();
+        let made = plan::CpuPlan::new(plan, structure.clone(), self.pool.clone(), self.threads.clone());
         Ok(Arc::new(made))
     }
 
@@ -165,6 +159,12 @@ impl Backend for CpuBackend {
 
     fn gangs(&self) -> bool {
         true
+    }
+
+    fn rest(&self) {
+        if self.crowded {
+            self.threads.rest();
+        }
     }
 
     fn leave_room(&self, time: Option<Duration>) {

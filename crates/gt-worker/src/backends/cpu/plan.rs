@@ -11,6 +11,7 @@ use super::waves::{Wave, waves};
 use super::{attend, cpu_memory, index, matmul, rows, sort};
 use crate::backend::{Buffer, EARLY_BYTES, Early, Here, Plan, PlanError, StepClock};
 use crate::gang::Group;
+use crate::timing::steps_of;
 use gt_compiler::{Place, Work};
 use gt_ir::{Error, Op, Slot, Structure, philox};
 use gt_net::observe::StepInfo;
@@ -30,8 +31,6 @@ pub struct CpuPlan {
     /// Has so much to do that threads will be called again and again.
     long: bool,
     runs: AtomicU32,
-    /// Values that somebody waits for are given before it is over.
-    pub gives_early: bool,
     /// Steps that may run at the same time, worked out once the plan comes back.
     waves: OnceLock<Vec<Wave>>,
 }
@@ -89,7 +88,7 @@ impl CpuPlan {
         });
         let long = plan.steps.len() > 4 && (reserve > 4 << 20 || products.sum::<usize>() > 4 << 20);
         let (runs, waves) = (AtomicU32::new(0), OnceLock::new());
-        CpuPlan { plan, ready, structure, pool, threads, reserve, long, runs, gives_early: true, waves }
+        CpuPlan { plan, ready, structure, pool, threads, reserve, long, runs, waves }
     }
 
     /// Roughly, the work of a step that has too little to do for several threads.
@@ -414,16 +413,11 @@ impl Plan for CpuPlan {
         clock: Option<&StepClock>,
         early: &Early,
     ) -> Result<Vec<Buffer>, PlanError> {
-        self.run_with(inputs, slots, clock, Some(early).filter(|_| self.gives_early), None)
+        self.run_with(inputs, slots, clock, Some(early), None)
     }
 
     fn steps(&self) -> Vec<StepInfo> {
-        let info = |step: &gt_compiler::Step| {
-            let mut instrs = vec![step.instr];
-            instrs.extend(&step.fused);
-            StepInfo { name: step.label().into(), family: step.family(&self.structure), instrs }
-        };
-        self.plan.steps.iter().map(info).collect()
+        steps_of(&self.plan, &self.structure)
     }
 
     fn profile(&self, inputs: &mut Vec<Buffer>, slots: &[Slot]) -> Result<Vec<(String, f64)>, PlanError> {

@@ -28,6 +28,8 @@ struct Shared {
     /// Callers that will soon have another job.
     awake: AtomicUsize,
     stop: AtomicBool,
+    /// There will be no job for a while: helpers do not look for one.
+    resting: AtomicBool,
     /// Until then, in nanoseconds since the start, the last helper leaves its core to others; 0 if it does not.
     away: AtomicU64,
     started: Instant,
@@ -172,6 +174,7 @@ impl Threads {
             sleepers: AtomicUsize::new(0),
             awake: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
+            resting: AtomicBool::new(false),
             away: AtomicU64::new(0),
             started: Instant::now(),
             lock: Mutex::new(()),
@@ -221,6 +224,11 @@ impl Threads {
         Awake(&self.shared)
     }
 
+    /// Lets helpers sleep until there is a job.
+    pub fn rest(&self) {
+        self.shared.resting.store(true, Ordering::Relaxed);
+    }
+
     /// Leaves one core to others for a while, or takes it back (`None`).
     pub fn leave_one(&self, time: Option<Duration>) {
         let now = self.shared.started.elapsed();
@@ -251,6 +259,7 @@ impl Threads {
         shared.work[0].store(words[0], Ordering::Relaxed);
         shared.work[1].store(words[1], Ordering::Relaxed);
         shared.done.store(0, Ordering::Relaxed);
+        shared.resting.store(false, Ordering::Relaxed);
         shared.claim.store(word(*epoch, tasks), Ordering::SeqCst);
         shared.rouse();
         let mut finish = Finish { shared, tasks, mine: 0 };
@@ -315,6 +324,7 @@ fn help(shared: &Shared, last: bool) {
             }
         }
         let limit = || match shared.awake.load(Ordering::Relaxed) {
+            0 if shared.resting.load(Ordering::Relaxed) => Duration::ZERO,
             0 => LOOK,
             _ => LOOK_LONGER,
         };

@@ -1,7 +1,9 @@
 //! The rows of the op table over tiles: loops that become vector code, one copy per vector unit.
 
+use super::acts;
+use super::chain;
 use super::convert::{Lane, each};
-use super::isa::per_isa;
+use super::isa::{self, per_isa};
 use super::math::{Fast, TRIG_LIMIT};
 use gt_ir::elementwise::Gives;
 use gt_ir::real::Real;
@@ -120,7 +122,14 @@ pub unsafe fn unary(op: Unary, lane: Lane, x: *const u8, out: *mut u8, n: usize)
     unsafe {
         match lane {
             Lane::F32 => {
-                unary_real(op, x as *const Fast, out as *mut Fast, n);
+                match (isa::level(), acts::unary(op)) {
+                    (3.., Some(code)) => chain::map_tile(code, x as *const f32, out as *mut f32, n),
+                    #[cfg(target_arch = "x86_64")]
+                    (2, _) if matches!(op, Unary::Gelu | Unary::GeluGrad) => {
+                        by_eight(op == Unary::GeluGrad, x as *const f32, out as *mut f32, n)
+                    }
+                    _ => unary_real(op, x as *const Fast, out as *mut Fast, n),
+                }
                 if matches!(op, Unary::Sin | Unary::Cos) {
                     far_angles(op, x as *const f32, out as *mut f32, n);
                 }
@@ -129,6 +138,29 @@ pub unsafe fn unary(op: Unary, lane: Lane, x: *const u8, out: *mut u8, n: usize)
             Lane::I32 => unary_i32(op, x as *const i32, out as *mut i32, n),
             Lane::I64 => unary_i64(op, x as *const i64, out as *mut i64, n),
             Lane::Bool => each(x, out, n, |x| op.bool(x != 0) as u8),
+        }
+    }
+}
+
+/// `gelu`, or its gradient, in registers of AVX2: tables are looked up there, which compilers do not find out.
+///
+/// # Safety
+/// AVX2 and FMA were detected. Both tiles hold `n` elements and do not overlap.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2")]
+unsafe fn by_eight(grad: bool, x: *const f32, out: *mut f32, n: usize) {
+    use super::math::{gelu, gelu_grad};
+    use std::arch::x86_64::{_mm256_loadu_ps, _mm256_storeu_ps};
+    let whole = n / 8 * 8;
+    // SAFETY: passed on from the caller.
+    unsafe {
+        for i in (0..whole).step_by(8) {
+            let x = _mm256_loadu_ps(x.add(i));
+            _mm256_storeu_ps(out.add(i), if grad { gelu_grad(x) } else { gelu(x) });
+        }
+        for i in whole..n {
+            let x = *x.add(i);
+            *out.add(i) = if grad { gelu_grad(x) } else { gelu(x) };
         }
     }
 }
@@ -272,6 +304,33 @@ pub unsafe fn select(size: usize, cond: *const u8, a: *const u8, b: *const u8, o
             1 => select_of(cond, a, b, out, n),
             4 => select_of(cond, a as *const u32, b as *const u32, out as *mut u32, n),
             _ => select_of(cond, a as *const u64, b as *const u64, out as *mut u64, n),
+        }
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+    use crate::backends::cpu::math::{gelu, gelu_grad};
+
+    /// Eight numbers in a register have the bits of numbers alone.
+    #[test]
+    fn eight_have_the_bits_of_one() {
+        if isa::level() < 2 {
+            return;
+        }
+        for start in (0..u32::MAX - 11 * 5011).step_by(11 * 5011) {
+            let x: [f32; 11] = std::array::from_fn(|i| f32::from_bits(start + i as u32 * 5011));
+            for grad in [false, true] {
+                let mut got = [0.0; 11];
+                // SAFETY: the unit was detected, and both sides hold as much.
+                unsafe { by_eight(grad, x.as_ptr(), got.as_mut_ptr(), 11) };
+                for i in 0..11 {
+                    let want = if grad { gelu_grad(x[i]) } else { gelu(x[i]) };
+                    let same = got[i].to_bits() == want.to_bits() || (got[i].is_nan() && want.is_nan());
+                    assert!(same, "{:e}: {:e} and {want:e}", x[i], got[i]);
+                }
+            }
         }
     }
 }

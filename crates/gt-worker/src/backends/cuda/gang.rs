@@ -13,6 +13,7 @@ use super::memory::JOINT;
 use super::plan::{ASIDE, Bind, Inner};
 use super::ranges::{Range, Verdict, judge};
 use super::steps::{Bound, Steps};
+use super::ticks::Ticks;
 use super::{checks, gang_host};
 use crate::backend::{Buffer, PlanError};
 use crate::gang::Group;
@@ -44,8 +45,10 @@ pub struct Ready {
 }
 
 /// What a run needs before its steps are queued.
-struct Start {
+struct Start<'a> {
     lane: Arc<Lane>,
+    /// Somebody wants to know when each step is done.
+    ticks: Option<&'a Ticks>,
     steps: Arc<Steps>,
     scratch: u64,
     workspace: u64,
@@ -77,11 +80,11 @@ pub fn scratch(plan: &Plan) -> usize {
     plan.steps.iter().map(|step| most(&step.work)).max().unwrap_or(0)
 }
 
-impl Start {
+impl Start<'_> {
     fn bound<'a>(&'a self, bind: &'a Bind, slots: &'a [Slot], gang: Option<&'a Gang<'a>>) -> Bound<'a> {
         let (addresses, failed) = (&bind.addresses[..], self.lane.failed);
-        let Start { scratch, workspace, .. } = *self;
-        Bound { addresses, slots, scratch, workspace, failed, ticks: None, gang }
+        let Start { scratch, workspace, ticks, .. } = *self;
+        Bound { addresses, slots, scratch, workspace, failed, ticks, gang }
     }
 }
 
@@ -92,6 +95,7 @@ impl Inner {
         inputs: &mut [Buffer],
         slots: &[Slot],
         group: &dyn Group,
+        ticks: Option<&Ticks>,
     ) -> Result<Vec<Buffer>, PlanError> {
         let mut axes: Vec<u8> = Vec::new();
         for step in &self.plan.steps {
@@ -111,16 +115,14 @@ impl Inner {
                 let exchanges = self.exchanges(group, &axes)?;
                 let met = self.plan.steps.iter().rposition(|s| s.can_fail()).map_or(0, |last| last + 1);
                 let gang = Gang { plan: &self.plan, exchanges: &exchanges, comms: &comms, met };
-                let start = self.start(inputs, slots, exchanges.scratch).map_err(wrong)?;
-                let mut bind = self.by_nccl(&start, inputs, slots, group, &gang).inspect_err(|_| {
-                    comms.each().for_each(|comm| comm.cut());
-                    // What was captured goes, so that NCCL can.
-                    start.lane.kept.lock().graphs.forget_gangs();
-                })?;
+                let start = self.start(inputs, slots, exchanges.scratch, ticks).map_err(wrong)?;
+                let mut bind = self
+                    .by_nccl(&start, inputs, slots, group, &gang)
+                    .inspect_err(|_| comms.each().for_each(|comm| comm.cut()))?;
                 Ok(self.outs(&mut bind, inputs, &start.ranges))
             }
             None => {
-                let start = self.start(inputs, slots, 0).map_err(wrong)?;
+                let start = self.start(inputs, slots, 0, ticks).map_err(wrong)?;
                 let mut bind = self.bind(inputs, &start.lane, None).map_err(wrong)?;
                 self.by_host(&start, &bind, slots, group)?;
                 Ok(self.outs(&mut bind, inputs, &start.ranges))
@@ -128,7 +130,13 @@ impl Inner {
         }
     }
 
-    fn start(self: &Arc<Inner>, inputs: &[Buffer], slots: &[Slot], scratch: usize) -> Result<Start> {
+    fn start<'a>(
+        self: &Arc<Inner>,
+        inputs: &[Buffer],
+        slots: &[Slot],
+        scratch: usize,
+        ticks: Option<&'a Ticks>,
+    ) -> Result<Start<'a>> {
         let lane = self.shared.lanes.mine()?;
         let (steps, _) = self.steps()?;
         lane.begin()?;
@@ -141,7 +149,7 @@ impl Inner {
         let right = |i: &usize| judge(&self.plan.steps[*i].work, slots, &ranges) == Verdict::Right;
         let checks = self.checks.iter().filter(|i| !matches!(self.plan.steps[**i].work, Work::Collective(_)));
         let (passed, open) = checks.partition(|i| right(i));
-        Ok(Start { lane, steps, scratch, workspace, ranges, passed, open })
+        Ok(Start { lane, ticks, steps, scratch, workspace, ranges, passed, open })
     }
 
     /// The plan's collectives for this rank.
@@ -177,6 +185,7 @@ impl Inner {
         let known = gang.comms.each().all(|comm| comm.has_met(self.id));
         let (_, made) = self.steps().map_err(wrong)?;
         let made = made.filter(|made| known && Arc::ptr_eq(&made.steps, steps) && start.open.is_empty());
+        let made = made.filter(|_| start.ticks.is_none() && !gang_tie::compares());
         let bind = match made.filter(|made| self.graphs(made)) {
             Some(made) => {
                 let mut kept = lane.kept.lock();
@@ -212,7 +221,10 @@ impl Inner {
         let run = start.bound(&bind, slots, Some(gang));
         let put = || {
             lane.device.enter().map_err(wrong)?;
-            self.queue(steps, 0..gang.met, passed, &run, lane)
+            match gang_tie::compares() {
+                false => self.queue(steps, 0..gang.met, passed, &run, lane),
+                true => self.compared(steps, 0..gang.met, passed, &run, lane, group, gang),
+            }
         };
         match known {
             true => put()?,
@@ -220,7 +232,11 @@ impl Inner {
         }
         self.agreed(&run, lane, group, gang)?;
         gang.comms.each().for_each(|comm| comm.note(self.id));
-        self.queue(steps, gang.met..self.plan.steps.len(), passed, &run, lane)?;
+        let rest = gang.met..self.plan.steps.len();
+        match gang_tie::compares() {
+            false => self.queue(steps, rest, passed, &run, lane)?,
+            true => self.compared(steps, rest, passed, &run, lane, group, gang)?,
+        }
         Ok(bind)
     }
 
@@ -283,8 +299,10 @@ impl Inner {
                 None => {}
                 Some(Work::Collective(c)) => {
                     let instr = Some(self.plan.steps[i].instr);
+                    start.ticks.map_or(Ok(()), |ticks| ticks.begin(lane)).map_err(wrong)?;
                     gang_host::run(c, &self.plan, &run, lane, group)
                         .map_err(|e| PlanError { instr: e.instr.or(instr), ..e })?;
+                    start.ticks.map_or(Ok(()), |ticks| ticks.done(i, true, lane)).map_err(wrong)?;
                 }
                 Some(_) => {
                     self.queue(steps, i..i + 1, passed, &run, lane)?;

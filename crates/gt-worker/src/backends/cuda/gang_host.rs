@@ -21,7 +21,26 @@ pub fn address(x: &Tensor, run: &Bound) -> u64 {
 
 /// Carries out a collective after all work that is queued; its results are on their way when this returns.
 pub fn run(c: &Together, plan: &Plan, run: &Bound, lane: &Lane, group: &dyn Group) -> Result<(), PlanError> {
-    let wrong = |error: Error| PlanError { instr: None, error };
+    let outs = results(c, plan, run, lane, group)?;
+    for (&out, bytes) in c.outs.iter().zip(&outs) {
+        // SAFETY: the storage has that many bytes, and the run keeps it.
+        unsafe { lane.send(&lane.stream, run.addresses[out as usize], bytes) }.map_err(wrong)?;
+    }
+    Ok(())
+}
+
+fn wrong(error: Error) -> PlanError {
+    PlanError { instr: None, error }
+}
+
+/// What a collective gives, worked out on the host after all work that is queued.
+pub fn results(
+    c: &Together,
+    plan: &Plan,
+    run: &Bound,
+    lane: &Lane,
+    group: &dyn Group,
+) -> Result<Vec<Vec<u8>>, PlanError> {
     let types: Vec<Ty> = c.xs.iter().map(|x| Ty { dtype: x.dtype, shape: x.shape.clone() }).collect();
     let spans: Vec<(u64, usize)> =
         c.xs.iter().zip(&types).map(|(x, ty)| (address(x, run), ty.bytes())).collect();
@@ -31,15 +50,41 @@ pub fn run(c: &Together, plan: &Plan, run: &Bound, lane: &Lane, group: &dyn Grou
     let mut items: Vec<Item> =
         types.into_iter().zip(&xs).zip(&mut outs).map(|((ty, x), out)| Item { ty, x, out }).collect();
     collect::run(&c.what, group.axis(c.axis)?, &mut items)?;
-    for (&out, bytes) in c.outs.iter().zip(&outs) {
-        // SAFETY: the storage has that many bytes, and the run keeps it.
-        unsafe { lane.send(&lane.stream, run.addresses[out as usize], bytes) }.map_err(wrong)?;
+    Ok(outs)
+}
+
+/// Says where a collective that is queued gives something else than `expected`, for somebody who searches for the reason.
+pub fn compare(
+    c: &Together,
+    expected: &[Vec<u8>],
+    run: &Bound,
+    lane: &Lane,
+    group: &dyn Group,
+) -> Result<(), PlanError> {
+    let spans: Vec<(u64, usize)> =
+        c.outs.iter().zip(expected).map(|(&out, bytes)| (run.addresses[out as usize], bytes.len())).collect();
+    let got = fetch(&spans, lane).map_err(wrong)?;
+    let rank = group.axis(c.axis)?.rank();
+    for (k, (got, expected)) in got.iter().zip(expected).enumerate().filter(|(_, (a, b))| a != b) {
+        let (ty, each) = (&c.xs[k], c.xs[k].dtype.size());
+        let differ = |i: &usize| got[i * each..(i + 1) * each] != expected[i * each..(i + 1) * each];
+        let elements: Vec<usize> = (0..expected.len() / each).filter(differ).collect();
+        eprintln!(
+            "gt worker: rank {rank}: {} of operand {k} of {} ({} {:?}) differs by NCCL in {} of {} elements, the first {:?}",
+            c.what.text(),
+            c.xs.len(),
+            ty.dtype,
+            ty.shape,
+            elements.len(),
+            expected.len() / each,
+            elements.first(),
+        );
     }
     Ok(())
 }
 
 /// Brings ranges of the device's memory to the host, several pieces at a time.
-fn fetch(spans: &[(u64, usize)], lane: &Lane) -> Result<Vec<Vec<u8>>> {
+pub fn fetch(spans: &[(u64, usize)], lane: &Lane) -> Result<Vec<Vec<u8>>> {
     let mut out: Vec<Vec<u8>> = spans.iter().map(|(_, bytes)| Vec::with_capacity(*bytes)).collect();
     let mut coming: Vec<(usize, usize, Landed)> = Vec::new();
     let mut land =

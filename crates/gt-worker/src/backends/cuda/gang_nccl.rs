@@ -35,12 +35,12 @@ pub struct Gang<'a> {
 }
 
 impl Gang<'_> {
-    /// Tells apart the ranks that captures are made with.
-    pub fn id(&self) -> u64 {
-        self.comms.all.id
+    /// True if something is done together with the others in a step, or after it.
+    pub fn acts(&self, i: usize) -> bool {
+        i + 1 == self.met || matches!(self.plan.steps[i].work, Work::Collective(_))
     }
 
-    /// What is done together with the others in a step, or after it.
+    /// What is done together with the others in a step, or after it. Never part of a graph.
     pub fn step(&self, i: usize, run: &Bound, lane: &Lane) -> Result<()> {
         if let Work::Collective(c) = &self.plan.steps[i].work {
             self.exchanges.enqueue(i, c, run, self.comms, &lane.stream)?;
@@ -94,7 +94,7 @@ impl Exchanges {
         Ok(Exchanges { list, joins, scratch })
     }
 
-    /// Puts a collective on the stream, or into the graph being captured.
+    /// Puts a collective on the stream.
     pub fn enqueue(
         &self,
         step: usize,

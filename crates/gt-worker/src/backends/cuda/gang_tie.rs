@@ -9,9 +9,9 @@ use crate::gang::{Communicator, Group};
 use cudarc::driver::{result, sys};
 use gt_ir::{Error, Result};
 use std::hash::BuildHasher;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// How long ranks may take to find each other.
@@ -113,15 +113,25 @@ fn say(shared: &Shared, why: &str) {
     }
 }
 
+/// What is asked of NCCL by `GT_NCCL`: `0` does without, `check` compares it with the host.
+fn asked() -> &'static str {
+    static ASKED: OnceLock<String> = OnceLock::new();
+    ASKED.get_or_init(|| std::env::var("GT_NCCL").unwrap_or_default())
+}
+
+/// True if what every collective gives is compared with what the host works out, and where they differ is told.
+pub fn compares() -> bool {
+    asked() == "check"
+}
+
 /// What ranks tell each other before they meet in NCCL.
 const CARD: usize = 4 + 8 + 16 + UniqueId::BYTES;
 
 /// NCCL's version (0: there is none), the host, the GPU and the id, which is the first rank's to make.
 fn card(shared: &Shared, first: bool) -> Result<[u8; CARD]> {
     let mut card = [0; CARD];
-    // Losses of two ranks that trained by NCCL were seen to differ from those of one worker, so it has to be asked for.
-    if !std::env::var("GT_NCCL").is_ok_and(|on| on == "1") {
-        return Err(Error::Runtime("NCCL has to be asked for by GT_NCCL=1".into()));
+    if asked() == "0" {
+        return Err(Error::Runtime("GT_NCCL=0".into()));
     }
     let version = nccl::version()?;
     card[4..12].copy_from_slice(&host().to_ne_bytes());

@@ -5,15 +5,15 @@
 //! client holds while the next are computed come in turns, so a plan has a few captures, one for each set of fixed
 //! addresses. A plan with a value that somebody waits for is captured in two pieces, and the value leaves between them.
 //! Where there are more sets than that, the graph gets memory of its own for what keeps changing, and the bytes
-//! are copied before or after.
+//! are copied before or after. Collectives stay outside: NCCL wants all ranks to capture a call or none, and ranks
+//! come to their graphs in their own time.
 
-use super::driver::{Stream, check, log_drop};
 use super::gang_nccl::Gang;
+use super::graph_exec::Exec;
 use super::lane::Lane;
 use super::memory::{Block, GRAIN};
-use super::steps::{Bound, Launch, Ready, Steps};
+use super::steps::{Bound, Ready, Steps};
 use crate::backend::PlanError;
-use cudarc::driver::{result, sys};
 use gt_compiler::{Place, Plan, Work};
 use gt_ir::{Error, Result, Slot};
 use smallvec::SmallVec;
@@ -56,14 +56,44 @@ pub struct Graph {
 /// One capture, with what it was given last.
 struct Turn {
     /// One after the other.
-    execs: SmallVec<[Exec; 2]>,
+    pieces: SmallVec<[Piece; 2]>,
     used: u32,
     addresses: Vec<u64>,
     slots: Vec<Slot>,
     scratch: u64,
     workspace: u64,
-    /// The ranks it was captured with (`Gang::id`); 0 for a plan that runs alone.
-    gang: u64,
+}
+
+/// Some steps of a plan.
+struct Piece {
+    steps: Range<usize>,
+    /// None if they are launched one by one.
+    exec: Option<Exec>,
+}
+
+/// Launches between two collectives from which on they are captured.
+const WORTH: usize = 4;
+
+/// The pieces of a plan that is captured: which steps, and whether they are captured. What is done together with other
+/// ranks is not.
+fn pieces(steps: &Steps, split: usize, gang: Option<&Gang>) -> Vec<(Range<usize>, bool)> {
+    let mut out: Vec<(Range<usize>, bool)> = Vec::new();
+    let mut push = |piece: Range<usize>, captured: bool| match out.last_mut() {
+        _ if piece.is_empty() => {}
+        Some((last, false)) if !captured && piece.start != split => last.end = piece.end,
+        _ => out.push((piece, captured)),
+    };
+    let launches = |piece: Range<usize>| -> usize { steps.list[piece].iter().map(Ready::launches).sum() };
+    for half in [0..split, split..steps.list.len()] {
+        let mut start = half.start;
+        for i in half.clone().filter(|i| gang.is_some_and(|gang| gang.acts(*i))) {
+            push(start..i, launches(start..i) >= WORTH);
+            push(i..i + 1, false);
+            start = i + 1;
+        }
+        push(start..half.end, gang.is_none() || launches(start..half.end) >= WORTH);
+    }
+    out
 }
 
 /// What a run has that the capture's last one had not; nothing by default.
@@ -84,26 +114,6 @@ struct Own {
     staged: Vec<(u32, usize)>,
 }
 
-/// What the driver runs.
-struct Exec {
-    graph: sys::CUgraph,
-    exec: sys::CUgraphExec,
-    nodes: Vec<Node>,
-}
-
-// SAFETY: the handles may be used from any thread whose context is current, one at a time.
-unsafe impl Send for Exec {}
-
-/// A launch of ours in a graph.
-struct Node {
-    node: sys::CUgraphNode,
-    step: u32,
-    /// Which of the step's launches.
-    at: u32,
-    /// What it calls scratch memory is the workspace.
-    packs: bool,
-}
-
 /// Which storages cannot be changed in a captured graph, with how many bytes; and whether slots can.
 fn fixed(plan: &Plan, steps: &Steps) -> (Vec<bool>, bool) {
     let mut out = vec![false; plan.storages.len()];
@@ -119,14 +129,8 @@ fn fixed(plan: &Plan, steps: &Steps) -> (Vec<bool>, bool) {
                 out[*from as usize] = true;
                 out[*to as usize] = true;
             }
-            Ready::Nothing => {
-                if let Work::Collective(c) = &plan.steps[i].work {
-                    plan.steps[i].reads(|s| out[s as usize] = true);
-                    plan.steps[i].writes(|s| out[s as usize] = true);
-                    slotted |= c.xs.iter().any(|x| !x.map.slots.is_empty());
-                }
-            }
-            Ready::Kernels { .. } | Ready::Data { .. } | Ready::Check { .. } => {}
+            // Collectives are never captured.
+            Ready::Nothing | Ready::Kernels { .. } | Ready::Data { .. } | Ready::Check { .. } => {}
         }
     }
     (out, slotted)
@@ -245,11 +249,6 @@ impl Graphs {
         graph.launch(plan, shape, run, midway, lane)
     }
 
-    /// Forgets what was captured with other ranks: NCCL does not end before that has.
-    pub fn forget_gangs(&mut self) {
-        self.list.values_mut().for_each(|graph| graph.turns.retain(|turn| turn.gang == 0));
-    }
-
     /// Forgets graphs whose plans are gone, and those unused longest.
     fn make_room(&mut self) {
         self.list.retain(|_, graph| graph.alive.strong_count() > 0);
@@ -334,9 +333,6 @@ impl Graph {
             self.turns.clear();
         }
         self.launches += 1;
-        let gang = run.gang.map_or(0, Gang::id);
-        // What was captured with ranks that were cut off since is of no use.
-        self.turns.retain(|turn| turn.gang == gang);
         let mut addresses = self.inside(run.addresses);
         let fits = self.turns.iter().position(|turn| turn.fits(shape, &addresses, run));
         let mut changed = Changed::default();
@@ -358,24 +354,28 @@ impl Graph {
                 }
                 self.captures += 1;
                 let bound = Bound { addresses: &addresses, ..*run };
-                let (count, split) = (self.steps.list.len(), self.split.unwrap_or(0));
-                let pieces = [0..split, split..count].into_iter().filter(|piece| !piece.is_empty());
-                let capture = |piece| Exec::capture(&self.steps, piece, &bound, lane);
-                let execs = pieces.map(capture).collect::<Result<_>>()?;
+                let capture = |(steps, captured): (Range<usize>, bool)| {
+                    let exec = match captured {
+                        true => Some(Exec::capture(&self.steps, steps.clone(), &bound, lane)?),
+                        false => None,
+                    };
+                    Ok(Piece { steps, exec })
+                };
+                let pieces = pieces(&self.steps, self.split.unwrap_or(0), run.gang).into_iter();
+                let pieces = pieces.map(capture).collect::<Result<_>>()?;
                 let (scratch, workspace) = (run.scratch, run.workspace);
                 let slots = run.slots.to_vec();
-                self.turns.push(Turn { execs, used: 0, addresses, slots, scratch, workspace, gang });
+                self.turns.push(Turn { pieces, used: 0, addresses, slots, scratch, workspace });
                 self.turns.len() - 1
             }
         };
         self.bring(plan, run, lane)?;
         self.turns[at].used = self.launches;
         let mut midway = midway;
-        for piece in 0..self.turns[at].execs.len() {
+        for piece in 0..self.turns[at].pieces.len() {
             let turn = &self.turns[at];
             // The second piece is made ready while the device is at the first.
-            let ready = turn.update(piece, &changed, &self.steps, run);
-            match ready.and_then(|()| turn.execs[piece].launch(&lane.stream)) {
+            match turn.launch(piece, &changed, &self.steps, run, lane) {
                 Ok(()) => {}
                 Err(error) => {
                     // Some launches may have other arguments than it says.
@@ -383,7 +383,7 @@ impl Graph {
                     return if piece > 0 { Ok(Launched::Torn(error)) } else { Err(error) };
                 }
             }
-            let done = if piece == 0 { self.split.unwrap_or(0) } else { self.steps.list.len() };
+            let done = turn.pieces[piece].steps.end;
             if let Some(midway) = midway.take_if(|midway| midway.after <= done)
                 && let Err(error) = (midway.act)(&turn.addresses)
             {
@@ -483,12 +483,29 @@ impl Turn {
         Changed { moved, slots }
     }
 
+    /// Puts a piece on the lane's stream.
+    fn launch(&self, piece: usize, changed: &Changed, steps: &Steps, run: &Bound, lane: &Lane) -> Result<()> {
+        let Piece { steps: which, exec } = &self.pieces[piece];
+        if let Some(exec) = exec {
+            self.update(exec, changed, steps, run)?;
+            return exec.launch(&lane.stream);
+        }
+        let run = Bound { addresses: &self.addresses, ..*run };
+        for i in which.clone() {
+            // Small data was brought before, and checks are known to be right.
+            if !matches!(steps.list[i], Ready::Data { .. } | Ready::Check { .. }) {
+                steps.enqueue(i, &run, lane)?;
+            }
+            run.gang.map_or(Ok(()), |gang| gang.step(i, &run, lane))?;
+        }
+        Ok(())
+    }
+
     /// Gives the launches of a piece their new arguments.
-    fn update(&self, piece: usize, changed: &Changed, steps: &Steps, run: &Bound) -> Result<()> {
+    fn update(&self, exec: &Exec, changed: &Changed, steps: &Steps, run: &Bound) -> Result<()> {
         if changed.moved.is_empty() {
             return Ok(());
         }
-        let exec = &self.execs[piece];
         for node in &exec.nodes {
             let launch = node.launch(steps);
             let moved = || launch.storages.iter().any(|s| changed.moved[*s as usize]);
@@ -498,144 +515,5 @@ impl Turn {
             }
         }
         Ok(())
-    }
-}
-
-impl Node {
-    fn launch<'a>(&self, steps: &'a Steps) -> &'a Launch {
-        match &steps.list[self.step as usize] {
-            Ready::Kernels { list, .. } | Ready::Check { list, .. } => &list[self.at as usize],
-            Ready::Product { before, .. } => &before[self.at as usize],
-            Ready::Nothing | Ready::Copy { .. } | Ready::Data { .. } => {
-                unreachable!("only launches of ours are nodes")
-            }
-        }
-    }
-}
-
-impl Exec {
-    /// Captures some of the steps; nothing runs.
-    fn capture(steps: &Steps, which: Range<usize>, run: &Bound, lane: &Lane) -> Result<Exec> {
-        let stream = &lane.stream;
-        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        // SAFETY: the stream is no default one and captures nothing yet; the capture ends below in any case.
-        check("capture", unsafe { result::stream::begin_capture(stream.raw(), mode) })?;
-        let mut nodes = Vec::with_capacity(steps.launches);
-        let put = put(steps, which, run, lane, &mut nodes);
-        // SAFETY: the capture was begun above.
-        let graph = check("end of capture", unsafe { result::stream::end_capture(stream.raw()) });
-        put?;
-        let graph = graph?;
-        // SAFETY: the graph is whole; it is destroyed with the exec.
-        unsafe {
-            let flags: sys::CUgraphInstantiate_flags = std::mem::zeroed();
-            match check("instantiate", result::graph::instantiate(graph, flags)) {
-                Ok(exec) => Ok(Exec { graph, exec, nodes }),
-                Err(error) => {
-                    let _ = result::graph::destroy(graph);
-                    Err(error)
-                }
-            }
-        }
-    }
-
-    fn launch(&self, stream: &Stream) -> Result<()> {
-        // SAFETY: the lane keeps the memory, and the steps the kernels, that the nodes name.
-        check("launch a graph", unsafe { result::graph::launch(self.exec, stream.raw()) })
-    }
-
-    /// Gives a launch other arguments, from the next time on.
-    fn set(&self, node: &Node, launch: &Launch, run: &Bound) -> Result<()> {
-        let mut filled = launch.fill(run);
-        let mut args = filled.pointers();
-        let params = sys::CUDA_KERNEL_NODE_PARAMS {
-            func: launch.kernel.function.0,
-            gridDimX: launch.grid[0],
-            gridDimY: launch.grid[1],
-            gridDimZ: launch.grid[2],
-            blockDimX: launch.block,
-            blockDimY: 1,
-            blockDimZ: 1,
-            sharedMemBytes: launch.shared,
-            kernelParams: args.as_mut_ptr(),
-            extra: std::ptr::null_mut(),
-            kern: std::ptr::null_mut(),
-            ctx: std::ptr::null_mut(),
-        };
-        // SAFETY: the node is this launch's, and the driver copies the arguments.
-        let done = unsafe { sys::cuGraphExecKernelNodeSetParams_v2(self.exec, node.node, &params) };
-        check("change a graph", done.result())
-    }
-}
-
-/// Puts steps into the graph being captured, and notes the nodes of our launches.
-fn put(steps: &Steps, which: Range<usize>, run: &Bound, lane: &Lane, nodes: &mut Vec<Node>) -> Result<()> {
-    let stream = &lane.stream;
-    for i in which {
-        let ready = &steps.list[i];
-        let mut launches = |list: &[Launch], scratch: u64, packs: bool| {
-            let run = Bound { scratch, ..*run };
-            for (at, launch) in list.iter().enumerate() {
-                launch.enqueue(&run, stream)?;
-                nodes.push(Node { node: last_node(stream)?, step: i as u32, at: at as u32, packs });
-            }
-            Ok::<(), Error>(())
-        };
-        match ready {
-            Ready::Kernels { list, zeroed } => {
-                if *zeroed > 0 {
-                    // SAFETY: the lane's scratch memory is at least so large.
-                    unsafe { stream.zero(run.scratch, *zeroed)? };
-                }
-                launches(list, run.scratch, false)?;
-            }
-            Ready::Product { before, prepared } => {
-                launches(before, run.workspace, true)?;
-                prepared.enqueue(stream.raw(), run.addresses, run.slots, run.workspace)?;
-            }
-            Ready::Copy { .. } => steps.enqueue(i, run, lane)?,
-            // Brought before; known to be right.
-            Ready::Nothing | Ready::Data { .. } | Ready::Check { .. } => {}
-        }
-        if let Some(gang) = run.gang {
-            gang.step(i, run, lane)?;
-        }
-    }
-    Ok(())
-}
-
-/// The node on which the next work on a capturing stream would wait.
-fn last_node(stream: &Stream) -> Result<sys::CUgraphNode> {
-    let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-    let (mut nodes, mut edges, mut count) = (std::ptr::null(), std::ptr::null(), 0);
-    let (id, graph) = (std::ptr::null_mut(), std::ptr::null_mut());
-    // SAFETY: the driver's array is read before the stream is used again; what is not asked for is null.
-    unsafe {
-        let found = sys::cuStreamGetCaptureInfo_v3(
-            stream.raw(),
-            &mut status,
-            id,
-            graph,
-            &mut nodes,
-            &mut edges,
-            &mut count,
-        );
-        check("capture", found.result())?;
-        if count != 1 {
-            return Err(Error::Runtime(format!("cuda: a captured step ends in {count} nodes, expected 1")));
-        }
-        Ok(*nodes)
-    }
-}
-
-impl Drop for Exec {
-    fn drop(&mut self) {
-        // SAFETY: both were made in `capture` and are destroyed once; the driver lets a running graph end.
-        let done = unsafe {
-            result::graph::exec_destroy(self.exec).and_then(|()| result::graph::destroy(self.graph))
-        };
-        if let Err(error) = done {
-            log_drop("destroy a graph", error);
-        }
     }
 }

@@ -10,11 +10,14 @@ mod device;
 mod disk;
 mod driver;
 mod gang;
+mod gang_check;
 mod gang_host;
 mod gang_moves;
 mod gang_nccl;
 mod gang_tie;
 mod graph;
+mod graph_exec;
+mod ipc;
 mod kernels;
 mod lane;
 mod leave;
@@ -37,9 +40,10 @@ mod tune;
 pub use device::count;
 pub use driver::{broken, on_break};
 pub use gang::gangs_run;
+pub use ipc::tensors_moved;
 pub use leave::now as leaving;
 
-use crate::backend::{Backend, Buffer, Effort, HostBytes, Pending, Plan};
+use crate::backend::{Backend, Borrowed, Borrower, Buffer, Effort, HostBytes, Pending, Plan};
 use device::Device;
 use driver::Event;
 use gt_compiler::CompileOptions;
@@ -305,6 +309,20 @@ impl Backend for CudaBackend {
     fn adopt(&self, buffer: &Buffer) -> Option<Result<Buffer>> {
         cuda_memory(buffer).ok()?;
         Some(self.mine().and_then(|lane| peer::adopt(&lane, buffer)))
+    }
+
+    fn lends(&self) -> bool {
+        true
+    }
+
+    fn lend(&self, buffer: &Buffer, to: &mut dyn Borrower) -> Result<()> {
+        self.shared.around.lend(buffer, to)
+    }
+
+    fn borrow(&self, bytes: usize) -> Result<Box<dyn Borrowed>> {
+        let lane = self.mine()?;
+        let block = Block::new(&lane, &lane.up, bytes)?;
+        Ok(Box::new(ipc::Coming { around: self.shared.around.clone(), lane, block, bytes, come: 0 }))
     }
 
     fn download(&self, buffer: &Buffer) -> Result<Arc<Vec<u8>>> {

@@ -6,7 +6,6 @@ use super::libs::{self, Library};
 use gt_ir::{DType, Error, ReduceKind, Result, bail};
 use gt_sync::Mutex;
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// What rank 0 makes, for all ranks to find each other by.
@@ -167,8 +166,6 @@ pub enum Call<A> {
 /// One rank's end of a group of GPUs.
 pub struct Comm {
     handle: Mutex<Option<Raw>>,
-    /// Tells groups apart.
-    pub id: u64,
     device: Arc<Device>,
     /// Plans that have run with it: what they need between ranks is there.
     met: Mutex<Vec<u64>>,
@@ -182,15 +179,13 @@ unsafe impl Send for Raw {}
 impl Comm {
     /// Joins a group; returns when all its ranks have come.
     pub fn join(device: &Arc<Device>, id: UniqueId, rank: usize, size: usize) -> Result<Comm> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
         let api = api()?;
         device.enter()?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: the id is NCCL's own, and this device's context is current.
         let done = unsafe { (api.comm_init_rank)(&mut handle, size as c_int, id, rank as c_int) };
         api.check("init", done)?;
-        let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Ok(Comm { handle: Mutex::new(Some(Raw(handle))), id, device: device.clone(), met: Mutex::default() })
+        Ok(Comm { handle: Mutex::new(Some(Raw(handle))), device: device.clone(), met: Mutex::default() })
     }
 
     fn raw(&self) -> Result<Handle> {
@@ -200,8 +195,8 @@ impl Comm {
         }
     }
 
-    /// Cuts this rank off, for good: whatever waits for others on the host or on the device ends soon. NCCL itself ends
-    /// when the graphs are gone that it is part of, so it is left to a thread.
+    /// Cuts this rank off, for good: whatever waits for others on the host or on the device ends soon. NCCL takes its time
+    /// for that, so it is left to a thread.
     pub fn cut(&self) {
         let Some(raw) = self.handle.lock().take() else { return };
         let device = self.device.clone();

@@ -9,10 +9,11 @@ use super::memory::{Block, CudaMemory};
 use super::ranges::{Range, Ranges, Verdict, judge};
 use super::shared::Shared;
 use super::staging::Parcel;
-use super::steps::{Bound, Makers, Steps};
+use super::steps::{Bound, Makers, Ready, Steps};
 use super::ticks::Ticks;
 use crate::backend::{Buffer, EARLY_BYTES, Early, Plan, PlanError, StepClock};
 use crate::gang::Group;
+use crate::timing::steps_of;
 use gt_compiler::Place;
 use gt_ir::{Error, Result, Slot, Structure};
 use gt_net::observe::StepInfo;
@@ -134,6 +135,11 @@ impl Inner {
         let _ = self.made.set(made);
     }
 
+    /// The steps by kernels that ship with the program, where they were asked for.
+    pub(super) fn plain_steps(&self) -> Option<Arc<Steps>> {
+        self.plain.get()?.clone().ok()
+    }
+
     /// The steps as they are best now. The second run asks for the plan's own kernels.
     pub(super) fn steps(self: &Arc<Inner>) -> Result<(Arc<Steps>, Option<&Made>)> {
         if let Some(Some(made)) = self.made.get() {
@@ -213,7 +219,8 @@ impl Inner {
             let begun = ticks.map_or(Ok(()), |ticks| ticks.begin(lane));
             let queued = begun.and_then(|()| if passes { Ok(()) } else { steps.enqueue(i, run, lane) });
             let met = queued.and_then(|()| run.gang.map_or(Ok(()), |gang| gang.step(i, run, lane)));
-            let noted = met.and_then(|()| ticks.map_or(Ok(()), |ticks| ticks.done(i, steps, lane)));
+            let works = !matches!(steps.list[i], Ready::Nothing) || run.gang.is_some_and(|gang| gang.acts(i));
+            let noted = met.and_then(|()| ticks.map_or(Ok(()), |ticks| ticks.done(i, works, lane)));
             noted.map_err(|error| PlanError { instr: Some(self.plan.steps[i].instr), error })?;
         }
         Ok(())
@@ -411,14 +418,32 @@ impl Inner {
 
     /// Runs the plan step by step, with the times at which its steps are done.
     fn timed(
-        self: &Arc<Inner>,
-        inputs: &mut [Buffer],
-        slots: &[Slot],
+        &self,
+        run: impl FnOnce(&Ticks) -> Result<Vec<Buffer>, PlanError>,
     ) -> Result<(Vec<Buffer>, Ticks), PlanError> {
         let wrong = |error| PlanError { instr: None, error };
         let ticks = self.shared.lanes.mine().and_then(|lane| Ticks::start(&lane)).map_err(wrong)?;
-        let outs = self.run(inputs, slots, None, Some(&ticks))?;
+        let outs = run(&ticks)?;
         Ok((outs, ticks))
+    }
+
+    /// The same; the clock is told, where nobody watches with the next run's.
+    fn noted(
+        &self,
+        clock: &StepClock,
+        run: impl FnOnce(&Ticks) -> Result<Vec<Buffer>, PlanError>,
+    ) -> Result<Vec<Buffer>, PlanError> {
+        let (outs, ticks) = self.timed(run)?;
+        if clock.is_watched() {
+            ticks.wait().map_err(|error| PlanError { instr: None, error })?;
+            ticks.note(clock);
+            return Ok(outs);
+        }
+        let earlier = self.ticks.lock().replace(ticks);
+        if let Some(earlier) = earlier.filter(|ticks| ticks.passed().unwrap_or(false)) {
+            earlier.note(clock);
+        }
+        Ok(outs)
     }
 }
 
@@ -446,18 +471,7 @@ impl Plan for CudaPlan {
         slots: &[Slot],
         clock: &StepClock,
     ) -> Result<Vec<Buffer>, PlanError> {
-        let (outs, ticks) = self.0.timed(inputs, slots)?;
-        let wrong = |error| PlanError { instr: None, error };
-        if clock.is_watched() {
-            ticks.wait().map_err(wrong)?;
-            ticks.note(clock);
-            return Ok(outs);
-        }
-        let earlier = self.0.ticks.lock().replace(ticks);
-        if let Some(earlier) = earlier.filter(|ticks| ticks.passed().unwrap_or(false)) {
-            earlier.note(clock);
-        }
-        Ok(outs)
+        self.0.noted(clock, |ticks| self.0.run(inputs, slots, None, Some(ticks)))
     }
 
     fn run_gang(
@@ -465,25 +479,23 @@ impl Plan for CudaPlan {
         inputs: &mut Vec<Buffer>,
         slots: &[Slot],
         group: &dyn Group,
-        _clock: Option<&StepClock>,
+        clock: Option<&StepClock>,
     ) -> Result<Vec<Buffer>, PlanError> {
-        self.0.run_gang(inputs, slots, group)
+        match clock {
+            Some(clock) => self.0.noted(clock, |ticks| self.0.run_gang(inputs, slots, group, Some(ticks))),
+            None => self.0.run_gang(inputs, slots, group, None),
+        }
     }
 
     fn profile(&self, inputs: &mut Vec<Buffer>, slots: &[Slot]) -> Result<Vec<(String, f64)>, PlanError> {
-        let (_outs, ticks) = self.0.timed(inputs, slots)?;
+        let (_outs, ticks) = self.0.timed(|ticks| self.0.run(inputs, slots, None, Some(ticks)))?;
         ticks.wait().map_err(|error| PlanError { instr: None, error })?;
         let name = |step: u32| self.0.plan.steps[step as usize].work.to_string();
         Ok(ticks.times().into_iter().map(|(step, _, took)| (name(step), took)).collect())
     }
 
     fn steps(&self) -> Vec<StepInfo> {
-        let info = |step: &gt_compiler::Step| {
-            let mut instrs = vec![step.instr];
-            instrs.extend(&step.fused);
-            StepInfo { name: step.label().into(), family: step.family(&self.0.structure), instrs }
-        };
-        self.0.plan.steps.iter().map(info).collect()
+        steps_of(&self.0.plan, &self.0.structure)
     }
 
     fn reserve(&self) -> usize {

@@ -1,6 +1,7 @@
 //! What all plans of a device share.
 
 use super::device::Device;
+use super::ipc::Neighbourhood;
 use super::kernels::Kernels;
 use super::lane::Lanes;
 use super::libs;
@@ -23,6 +24,8 @@ pub struct Shared {
     pub lanes: Lanes,
     pub kernels: Kernels,
     pub blas: Blas,
+    /// Other processes of this host.
+    pub around: Arc<Neighbourhood>,
     /// Plans that come back run as graphs (`GT_CUDA_GRAPHS=0` turns that off).
     pub graphs: bool,
     aside: Mutex<Option<Sender<Job>>>,
@@ -37,6 +40,7 @@ impl Shared {
             lanes: Lanes::new(device.clone(), account.clone()),
             kernels: Kernels::new(device.clone()),
             blas,
+            around: Arc::default(),
             graphs,
             device,
             account,

@@ -149,6 +149,18 @@ pub enum Ready {
     },
 }
 
+impl Ready {
+    /// Launches of one run, roughly.
+    pub fn launches(&self) -> usize {
+        match self {
+            Ready::Kernels { list, zeroed } => list.len() + (*zeroed > 0) as usize,
+            Ready::Product { before, .. } => before.len() + 1,
+            Ready::Copy { .. } | Ready::Data { .. } => 1,
+            Ready::Check { .. } | Ready::Nothing => 0,
+        }
+    }
+}
+
 /// All steps of a plan, made ready.
 pub struct Steps {
     /// By step of the plan.
@@ -249,12 +261,7 @@ impl Steps {
                 }
                 _ => steps.kernels(&launches(i), makers)?,
             };
-            steps.launches += match &ready {
-                Ready::Kernels { list, zeroed } => list.len() + (*zeroed > 0) as usize,
-                Ready::Product { before, .. } => before.len() + 1,
-                Ready::Copy { .. } | Ready::Data { .. } => 1,
-                Ready::Check { .. } | Ready::Nothing => 0,
-            };
+            steps.launches += ready.launches();
             steps.list.push(ready);
         }
         Ok(steps)
@@ -327,6 +334,26 @@ impl Wanted {
             group.iter().for_each(|&i| own[i] = None);
         }
         Wanted { own, groups }
+    }
+
+    /// Steps that are launched together.
+    pub fn together(&self) -> Vec<Vec<usize>> {
+        self.groups.iter().map(|(group, _)| group.clone()).collect()
+    }
+
+    /// The text of the kernels made for some steps.
+    pub fn text(&self, steps: &[usize]) -> String {
+        let batch = self.groups.iter().find(|(group, _)| group == steps).map(|(_, batch)| batch);
+        let own = steps.iter().filter_map(|&i| self.own[i].as_ref());
+        let texts = batch.into_iter().chain(own).flat_map(|launches| &launches.list);
+        texts
+            .map(|launch| match &launch.function {
+                Function::Made { text, .. } => {
+                    format!("grid {:?} block {}\n{text}", launch.grid, launch.block)
+                }
+                Function::Plain(name) => format!("plain {name}"),
+            })
+            .collect()
     }
 
     pub fn launches(&self) -> impl Iterator<Item = &Launches> {

@@ -3,7 +3,6 @@
 use super::device::Device;
 use super::driver::Event;
 use super::lane::Lane;
-use super::steps::{Ready, Steps};
 use crate::backend::StepClock;
 use gt_ir::Result;
 use gt_net::observe::StepTime;
@@ -33,10 +32,10 @@ impl Ticks {
         Ok(())
     }
 
-    /// All work of a step is queued. Nothing is noted for one that leaves its work to another.
-    pub fn done(&self, step: usize, steps: &Steps, lane: &Lane) -> Result<()> {
+    /// All work of a step is queued. Nothing is noted for one that has none: it leaves its work to another.
+    pub fn done(&self, step: usize, works: bool, lane: &Lane) -> Result<()> {
         let begun = self.begun.lock().take();
-        if let Some(begun) = begun.filter(|_| !matches!(steps.list[step], Ready::Nothing)) {
+        if let Some(begun) = begun.filter(|_| works) {
             self.steps.lock().push((step as u32, begun, Event::timed(&lane.stream)?));
         }
         Ok(())
