@@ -10,7 +10,7 @@ use gt_ir::{DType, Shape};
 pub fn join(draft: &mut Draft) {
     let mut uses = Uses::of(draft);
     let mut gone = vec![false; draft.steps.len()];
-    for at in 0..draft.steps.len() {
+    for (at, gone) in gone.iter_mut().enumerate() {
         let Some(copy) = Copy::of(&draft.steps[at]) else { continue };
         let Some(maker) = uses.maker(draft, at, &copy) else { continue };
         if !uses.tiled(draft, copy.to) || !relocate(&mut draft.steps[maker], &copy) {
@@ -22,7 +22,7 @@ pub fn join(draft: &mut Draft) {
         let writers = &mut uses.writers[copy.to as usize];
         writers.retain(|i| *i != at && *i != maker);
         writers.push(maker);
-        gone[at] = true;
+        *gone = true;
     }
     let mut gone = gone.into_iter();
     draft.steps.retain(|_| !gone.next().unwrap_or(false));
