@@ -63,6 +63,7 @@ fn divided(sizes: &Sizes, shape: &[usize], axes: &[Vec<Layout>]) -> (Ask, Divide
         shape: shape.to_vec(),
         costs: Costs::cpu(1).signalled(),
         follows: false,
+        hint: None,
     };
     let divided = divide(&ask).unwrap().expect("signals say so");
     (ask, divided)
