@@ -396,8 +396,10 @@ impl<'a> Chooser<'a> {
             for (arg, to) in structure.instrs[i].args.iter().zip(&rule.args) {
                 let (Arg::Value(v), Some(to)) = (arg, to) else { continue };
                 if let Some((i, rules)) = open.remove(v) {
-                    along.rules[i] = rules.into_iter().find(|rule| rule.outs[0] == *to);
-                    held[*v as usize] = smallvec![*to];
+                    // Made so where that is possible, else whole, of which the reader takes its part.
+                    let at = rules.iter().position(|rule| rule.outs[0] == *to).unwrap_or(0);
+                    held[*v as usize] = smallvec![rules[at].outs[0]];
+                    along.rules[i] = rules.into_iter().nth(at);
                 }
                 if !held[*v as usize].contains(to) {
                     held[*v as usize].push(*to);
