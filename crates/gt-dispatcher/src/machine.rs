@@ -219,6 +219,7 @@ impl Machine {
             Event::Worker(worker, message) => self.worker(now_ms, worker, message, out),
             Event::WorkerGone { worker, reason } => self.worker_gone(now_ms, worker, &reason, out),
             Event::Planned { ask, result } => {
+                self.log.planned(now_ms, out, &mesh::Known::Done(result.clone()));
                 self.meshes.planned(ask, result);
                 let waiting: Vec<_> =
                     self.sessions.values().filter(|s| s.waits_for_plan(ask)).map(|s| s.id).collect();

@@ -2,7 +2,7 @@
 
 use super::holders::Holders;
 use super::kinds::can_meet;
-use super::mesh::{Known, Mesh, Situation};
+use super::mesh::{Known, Mesh, Situation, family};
 use super::message::{Parts, part};
 use super::session::{Gather, Pending, Session, Spread, Tensor};
 use super::{Action, Cx};
@@ -150,23 +150,16 @@ impl Session {
         program.structure.marks.iter().filter_map(asked).collect()
     }
 
-    /// By axis: all signals of computed values say that they are whole along it.
+    /// By axis: the signals of most computed values say that they are whole along it. What is computed of a parameter's
+    /// gradient carries the parameter's own.
     fn keeps(&self, program: &Program, mesh: &Mesh) -> SmallVec<[bool; 2]> {
-        let mut keeps: SmallVec<[bool; 2]> = SmallVec::new();
-        let mut last = None;
+        let mut ahead: SmallVec<[i64; 2]> = mesh.shape.iter().map(|_| 0).collect();
         for mark in program.structure.marks.iter().filter(|mark| !mark.firm) {
-            if last.replace(mark.signal) == Some(mark.signal) {
-                continue;
-            }
-            let Some(spec) = self.signals.get(mark.signal) else { continue };
-            let whole = spec.lays.iter().map(|lay| *lay == Lay::Whole);
-            match keeps.is_empty() {
-                true => keeps = whole.collect(),
-                false => keeps.iter_mut().zip(whole).for_each(|(keeps, whole)| *keeps &= whole),
-            }
+            let lays = self.signals.get(mark.signal).map_or(&[][..], |spec| &spec.lays);
+            let whole = |lay: &Lay| if *lay == Lay::Whole { 1 } else { -1 };
+            ahead.iter_mut().zip(lays).for_each(|(ahead, lay)| *ahead += whole(lay));
         }
-        keeps.truncate(mesh.shape.len());
-        keeps
+        ahead.into_iter().map(|n| n > 0).collect()
     }
 
     /// What computing and moving cost on a mesh, for this session.
@@ -215,7 +208,7 @@ impl Session {
         }
         let Some(situation) = self.situation(program, &types, &mesh) else { return Ready::Alone };
         let away = situation.inputs.iter().any(|(_, at_home)| *at_home);
-        let divided = match self.division(program, &types, situation, cx) {
+        let divided = match self.division(program, &types, mesh.id, situation, cx) {
             Known::Asked(ask) => return Ready::Waits(Wait::Plan(ask)),
             Known::Done(Ok(Some(divided))) => divided,
             Known::Done(Ok(None)) => return Ready::Alone,
@@ -232,18 +225,28 @@ impl Session {
     }
 
     /// A program's division: known, worked out here if that takes no time to speak of, or asked for.
-    fn division(&self, program: &Program, types: &Arc<[Ty]>, situation: Situation, cx: &mut Cx) -> Known {
+    fn division(
+        &self,
+        program: &Program,
+        types: &Arc<[Ty]>,
+        mesh: u64,
+        situation: Situation,
+        cx: &mut Cx,
+    ) -> Known {
         let structure = &program.structure;
         if let Some(known) = cx.meshes.find(program.key, structure, &situation) {
             return known;
         }
-        let ask = situation.question(structure, types);
+        let mut ask = situation.question(structure, types);
         if structure.instrs.len() * ask.workers() > INLINE {
-            let number = cx.meshes.ask(program.key, structure, situation);
+            let family = family(self.id, mesh, structure);
+            ask.hint = cx.meshes.hint(family);
+            let number = cx.meshes.ask(program.key, structure, situation, family);
             cx.out.push(Action::Plan { ask: number, program: Arc::new(ask) });
             return Known::Asked(number);
         }
         let known = Known::Done(shard::divide(&ask).map(|d| d.map(Arc::new)));
+        cx.log.planned(cx.now, cx.out, &known);
         cx.meshes.keep(program.key, structure, situation, known.clone());
         known
     }

@@ -1,13 +1,16 @@
 //! Workers that run programs together, and the programs that were divided among them, for all sessions.
 
+use super::log::Log;
 use super::pool::Pool;
 use super::{Action, Config, speeds};
-use crate::shard::{Answer, Ask, Asked, Costs};
+use crate::shard::{Answer, Ask, Asked, Costs, Hint, Thought};
+use foldhash::fast::FixedState;
 use gt_ir::layout::{Layout, Layouts};
 use gt_ir::{Error, Structure};
-use gt_net::msg::{Member, WorkerCmd, WorkerId, WorkerInfo};
+use gt_net::msg::{Member, SessionId, WorkerCmd, WorkerId, WorkerInfo};
 use smallvec::SmallVec;
 use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
 
 /// The workers of a mesh, by rank.
@@ -77,6 +80,18 @@ pub(super) struct Meshes {
     count: usize,
     clock: u64,
     asks: u64,
+    /// The families of open questions, and what came of the last question of each.
+    families: HashMap<u64, u64>,
+    hints: HashMap<u64, Hint>,
+}
+
+/// Programs of a session on a mesh that have the same ops are a family: in the first steps of a training what lives on
+/// differs, and numbers become slots.
+pub(super) fn family(session: SessionId, mesh: u64, structure: &Structure) -> u64 {
+    let mut hasher = FixedState::default().build_hasher();
+    (session.0, mesh).hash(&mut hasher);
+    structure.instrs.iter().for_each(|instr| instr.op.hash(&mut hasher));
+    hasher.finish()
 }
 
 impl Meshes {
@@ -150,10 +165,16 @@ impl Meshes {
     }
 
     /// Notes that a division is being worked out; gives the number of the question.
-    pub fn ask(&mut self, key: u64, structure: &Arc<Structure>, situation: Situation) -> u64 {
+    pub fn ask(&mut self, key: u64, structure: &Arc<Structure>, situation: Situation, family: u64) -> u64 {
         self.asks += 1;
         self.keep(key, structure, situation, Known::Asked(self.asks));
+        self.families.insert(self.asks, family);
         self.asks
+    }
+
+    /// What came of the last question of a family.
+    pub fn hint(&self, family: u64) -> Option<Hint> {
+        self.hints.get(&family).copied()
     }
 
     /// Keeps a division.
@@ -180,10 +201,40 @@ impl Meshes {
 
     /// A division has been worked out.
     pub fn planned(&mut self, ask: u64, result: Answer) {
+        if let (Some(family), Ok(Some(divided))) = (self.families.remove(&ask), &result) {
+            if self.hints.len() >= MAX_PLANS {
+                self.hints.clear();
+            }
+            let Thought { lean, verdict, .. } = divided.thought;
+            self.hints.insert(family, Hint { lean, seconds: verdict.seconds });
+        }
         let asked = |e: &&mut Entry| matches!(e.known, Known::Asked(number) if number == ask);
         if let Some(entry) = self.plans.values_mut().flatten().find(asked) {
             entry.known = Known::Done(result);
         }
+    }
+}
+
+impl Log {
+    /// Says how a program was divided, and what is thought of it.
+    pub(super) fn planned(&mut self, now: u64, out: &mut Vec<Action>, known: &Known) {
+        let Known::Done(Ok(answer)) = known else { return };
+        self.line(now, out, "PLAN", "PLANNER", "Program", 0, || match answer {
+            None => "on one worker".into(),
+            Some(divided) => {
+                let Thought { lean, verdict, alone } = &divided.thought;
+                format!(
+                    "on {} workers ({lean}): {:.2} ms, {:.2} of them in {} collectives, {} MB; {:.2} ms on one, {} MB",
+                    divided.parts.len(),
+                    verdict.seconds * 1e3,
+                    verdict.moving * 1e3,
+                    verdict.collectives,
+                    verdict.peak >> 20,
+                    alone.seconds * 1e3,
+                    alone.peak >> 20,
+                )
+            }
+        });
     }
 }
 
@@ -214,6 +265,7 @@ impl Situation {
             shape: self.shape.clone(),
             costs: self.costs,
             follows: false,
+            hint: None,
         }
     }
 }

@@ -135,6 +135,26 @@ impl<'a> Graph<'a> {
         Graph { ask, starts, producer, uses }
     }
 
+    /// Instructions that start from nothing, such as what parameters are filled with at first: their time does not come
+    /// again, so that their results may be whole, if there is room for that.
+    fn made_of_nothing(&self, structure: &Structure, types: &[Ty], room: u64) -> Vec<bool> {
+        let mut made = vec![false; structure.instrs.len()];
+        let mut bytes = 0;
+        for (i, instr) in structure.instrs.iter().enumerate() {
+            let known = |arg: &Arg| match arg {
+                Arg::Value(v) => self.producer[*v as usize].is_some_and(|i| made[i as usize]),
+                Arg::Const(_) | Arg::Slot(_) => true,
+            };
+            made[i] = !matches!(instr.op, Op::Data { .. }) && instr.args.iter().all(known);
+            let values = &types[self.starts[i] as usize..self.starts[i + 1] as usize];
+            bytes += if made[i] { values.iter().map(|ty| ty.bytes() as u64).sum() } else { 0 };
+        }
+        if bytes.saturating_mul(4) > room {
+            made.fill(false);
+        }
+        made
+    }
+
     /// The instructions whose results somebody needs.
     fn live(&self, structure: &Structure) -> Vec<bool> {
         let mut live = vec![false; structure.instrs.len()];
@@ -346,6 +366,7 @@ impl<'a> Chooser<'a> {
         held.resize(self.graph.producer.len(), Reads::new());
         let mut along = Along { rules: vec![None; structure.instrs.len()], splits: false, read: Vec::new() };
         let mut open: HashMap<u32, (usize, Vec<Rule>)> = HashMap::new();
+        let once = self.graph.made_of_nothing(structure, &ask.types, ask.costs.room);
         for i in 0..structure.instrs.len() {
             let values = self.graph.starts[i]..self.graph.starts[i + 1];
             self.ways.push(Ways::new());
@@ -358,10 +379,12 @@ impl<'a> Chooser<'a> {
                     (Arg::Value(v), Some(to)) => self.bring(*v, *to, &held[*v as usize]),
                     _ => 0.0,
                 };
-                args.map(bring).sum::<f64>() + self.compute(i, rule, self.parts) + self.settle(i, rule)
+                let compute = if once[i] { 0.0 } else { self.compute(i, rule, self.parts) };
+                args.map(bring).sum::<f64>() + compute + self.settle(i, rule)
             };
             let rules = self.rules(i);
-            if let (Op::Full { .. }, None) = (&structure.instrs[i].op, self.fixed[values.start as usize]) {
+            let made = matches!(structure.instrs[i].op, Op::Full { .. } | Op::Random { .. });
+            if made && self.fixed[values.start as usize].is_none() {
                 // Whoever reads it first says how it lies: it is made so.
                 let outs = rules.iter().map(|rule| rule.outs[0]).collect();
                 open.insert(values.start, (i, rules));
@@ -373,8 +396,10 @@ impl<'a> Chooser<'a> {
             for (arg, to) in structure.instrs[i].args.iter().zip(&rule.args) {
                 let (Arg::Value(v), Some(to)) = (arg, to) else { continue };
                 if let Some((i, rules)) = open.remove(v) {
-                    along.rules[i] = rules.into_iter().find(|rule| rule.outs[0] == *to);
-                    held[*v as usize] = smallvec![*to];
+                    // Made so where that is possible, else whole, of which the reader takes its part.
+                    let at = rules.iter().position(|rule| rule.outs[0] == *to).unwrap_or(0);
+                    held[*v as usize] = smallvec![rules[at].outs[0]];
+                    along.rules[i] = rules.into_iter().nth(at);
                 }
                 if !held[*v as usize].contains(to) {
                     held[*v as usize].push(*to);

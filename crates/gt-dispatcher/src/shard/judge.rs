@@ -1,7 +1,11 @@
 //! How long a written program is thought to take and how much memory it needs: what choices are compared by.
 
-use super::choose::arg_types;
+use super::Ask;
+use super::choose::{Choice, arg_types};
 use super::cost::Costs;
+use gt_ir::collective::Exchange;
+use gt_ir::layout::Layout;
+use gt_ir::op::{ADAM_NUMBERS, SGD_NUMBERS};
 use gt_ir::{Arg, Op, Structure, Ty};
 
 /// What is thought of a program on one worker.
@@ -53,6 +57,68 @@ pub fn judge(structure: &Structure, types: &[Ty], costs: &Costs, shape: &[usize]
     verdict
 }
 
+/// How many times as long it takes to put parameters together one by one, where they are read, as all at once.
+const APART: f64 = 4.0;
+
+/// Seconds by which the next step takes longer than this one because optimizers left parameters in pieces that were
+/// whole; fewer than none where they put together what lay in pieces.
+pub fn next_step(ask: &Ask, choice: &Choice) -> f64 {
+    let structure = &*ask.structure;
+    let starts = structure.starts();
+    let mut producer = vec![None; ask.types.len()];
+    for i in 0..structure.instrs.len() {
+        producer[starts[i] as usize..starts[i + 1] as usize].fill(Some(i));
+    }
+    let mut seconds = 0.0;
+    for (axis, &parts) in ask.shape.iter().enumerate() {
+        let lies = |v: u32| match producer[v as usize] {
+            None => choice.inputs[v as usize][axis],
+            Some(i) => {
+                let rules = choice.rules[i].as_ref();
+                rules.map_or(Layout::Whole, |rules| rules[axis].outs[(v - starts[i]) as usize])
+            }
+        };
+        let split = |layout: Layout| matches!(layout, Layout::Split(_));
+        let (mut torn, mut joined) = (0.0, 0.0);
+        for (i, was, becomes) in updates(structure, &starts) {
+            let Some(rules) = &choice.rules[i] else { continue };
+            let asked = structure.outs.iter().position(|v| *v == becomes).and_then(|k| choice.outs[k][axis]);
+            let now = asked.unwrap_or(rules[axis].outs[(becomes - starts[i]) as usize]);
+            let bytes = ask.types[was as usize].bytes() as f64;
+            match (split(lies(was)), split(now)) {
+                (false, true) => torn += bytes,
+                (true, false) => joined += bytes,
+                (true, true) | (false, false) => {}
+            }
+        }
+        let what = Exchange::Broadcast { root: 0 };
+        let gather =
+            |bytes: f64| if bytes > 0.0 { ask.costs.collective(&what, 0.0, bytes, parts) } else { 0.0 };
+        seconds += APART * (gather(torn) - gather(joined));
+    }
+    seconds
+}
+
+/// The parameters that optimizers update: the instruction, what a parameter was and what it becomes.
+pub fn updates<'a>(
+    structure: &'a Structure,
+    starts: &'a [u32],
+) -> impl Iterator<Item = (usize, u32, u32)> + 'a {
+    structure.instrs.iter().enumerate().flat_map(move |(i, instr)| {
+        let numbers = match instr.op {
+            Op::Sgd { .. } => SGD_NUMBERS,
+            Op::Adam { .. } => ADAM_NUMBERS,
+            _ => instr.args.len(),
+        };
+        let tensors = instr.args.get(numbers..).unwrap_or(&[]).chunks(instr.op.group().max(1));
+        let results = (starts[i + 1] - starts[i]) as usize / tensors.len().max(1);
+        tensors.enumerate().filter_map(move |(k, tensors)| match tensors.first() {
+            Some(Arg::Value(v)) => Some((i, *v, starts[i] + (k * results) as u32)),
+            _ => None,
+        })
+    })
+}
+
 /// The most bytes that values take at any time. Views have none of their own, and what dies in an instruction makes room
 /// for what it writes.
 fn peak(structure: &Structure, types: &[Ty]) -> u64 {
@@ -60,6 +126,7 @@ fn peak(structure: &Structure, types: &[Ty]) -> u64 {
     let mut owner: Vec<u32> = (0..types.len() as u32).collect();
     let mut last = vec![0u32; types.len()];
     for (i, instr) in structure.instrs.iter().enumerate() {
+        last[starts[i] as usize..starts[i + 1] as usize].fill(i as u32);
         if let (Op::View(_), Some(Arg::Value(v))) = (&instr.op, instr.args.first()) {
             owner[starts[i] as usize] = owner[*v as usize];
         }

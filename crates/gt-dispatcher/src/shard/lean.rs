@@ -1,10 +1,9 @@
 //! Ways to look for layouts. `choose` decides value by value and cannot foresee which collectives will travel together,
 //! so it is asked several times, leaning one way or another, and what comes of it is judged as a whole.
 
+use super::judge::{Verdict, updates};
 use super::{Ask, Asked, Costs};
-use gt_ir::Op;
 use gt_ir::layout::Layout;
-use smallvec::smallvec;
 
 /// How a question leans.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -17,40 +16,59 @@ pub struct Lean {
     latency: f64,
     /// How many times what it costs a piece to go elsewhere is thought to cost, so that what is split once stays so.
     steady: f64,
-    /// Parameters and their states are split along their first dimension.
-    parameters: bool,
+    /// What optimizers leave parameters in.
+    parameters: Option<Layout>,
     /// What is split goes on being split.
     follows: bool,
 }
 
-/// The ways in which a question is worth asking.
+/// The ways in which a question is worth asking, those first that are most often best.
 pub fn leans(ask: &Ask) -> Vec<Lean> {
     let least = ask.costs.least;
-    let free = Lean { name: "free", least, latency: 1.0, steady: 1.0, parameters: false, follows: false };
+    let free = Lean { name: "free", least, latency: 1.0, steady: 1.0, parameters: None, follows: false };
     if ask.costs.always || ask.structure.instrs.is_empty() {
         return vec![free];
     }
-    let together = Lean { name: "together", latency: 0.1, ..free };
-    let steady = Lean { name: "steady", steady: 8.0, least: 0, ..together };
+    let together = Lean { name: "together", latency: 0.1, least: 0, ..free };
+    let steady = Lean { name: "steady", steady: 8.0, ..together };
     let follows = Lean { name: "follows", follows: true, ..steady };
     if ask.must || !ask.fixed.is_empty() {
-        return vec![free, together, steady, follows];
+        return vec![follows, steady, together];
     }
-    let small = Lean { name: "small", least: 0, ..free };
-    let mut leans = vec![free, small, Lean { least: 0, ..together }, steady, follows];
-    if ask.shape.len() == 1 {
-        leans.push(Lean { name: "follows, parameters", parameters: true, ..follows });
-        leans.push(Lean { name: "parameters", parameters: true, least: 0, ..together });
+    // Where nothing is updated there are no parameters to leave in any layout.
+    if updates(&ask.structure, &ask.structure.starts()).next().is_none() {
+        return vec![follows, steady, together, free];
     }
-    leans
+    let (whole, split) = (Some(Layout::Whole), Some(Layout::Split(0)));
+    vec![
+        Lean { name: "follows, whole parameters", parameters: whole, ..follows },
+        Lean { name: "steady, whole parameters", parameters: whole, ..steady },
+        steady,
+        together,
+        Lean { name: "follows, split parameters", parameters: split, ..follows },
+    ]
+}
+
+/// What came of an earlier question that was much like this one.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Hint {
+    pub lean: &'static str,
+    pub seconds: f64,
+}
+
+impl Hint {
+    /// True if leaning as before gave about what it gave before: no other way has to be tried.
+    pub fn holds(&self, lean: &str, verdict: &Verdict, room: u64) -> bool {
+        self.lean == lean && verdict.seconds <= 1.1 * self.seconds && verdict.peak <= room
+    }
 }
 
 impl Lean {
     /// The question, leaning so.
     pub fn ask(&self, ask: &Ask) -> Ask {
         let mut fixed = ask.fixed.clone();
-        if self.parameters {
-            fixed.extend(parameters(ask));
+        if let Some(layout) = self.parameters {
+            fixed.extend(parameters(ask, layout));
         }
         let latency = ask.costs.latency * self.latency;
         let costs = Costs { least: self.least, latency, steady: self.steady, ..ask.costs };
@@ -58,12 +76,14 @@ impl Lean {
     }
 }
 
-/// Keeps what optimizers write, parameters and their states, split along the first dimension, as far as it has one.
-fn parameters(ask: &Ask) -> Vec<(u32, Asked)> {
+/// Has optimizers leave parameters in a layout, as far as they have such a dimension.
+fn parameters(ask: &Ask, layout: Layout) -> Vec<(u32, Asked)> {
     let starts = ask.structure.starts();
-    let updates = ask.structure.instrs.iter().enumerate();
-    let updates = updates.filter(|(_, instr)| matches!(instr.op, Op::Sgd { .. } | Op::Adam { .. }));
-    let splits = |v: &u32| ask.types[*v as usize].shape.first().is_some_and(|n| *n >= ask.shape[0]);
-    let written = updates.flat_map(|(i, _)| starts[i]..starts[i + 1]).filter(splits);
-    written.map(|v| (v, smallvec![Some(Layout::Split(0))])).collect()
+    let shape = |v: u32| &ask.types[v as usize].shape;
+    let fits = |v: &u32| match layout {
+        Layout::Split(dim) => shape(*v).get(dim).is_some_and(|n| *n >= ask.shape[0]),
+        Layout::Whole | Layout::Partial(_) => true,
+    };
+    let all = || ask.shape.iter().map(|_| Some(layout)).collect();
+    updates(&ask.structure, &starts).map(|(.., v)| v).filter(fits).map(|v| (v, all())).collect()
 }

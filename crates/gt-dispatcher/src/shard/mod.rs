@@ -12,8 +12,8 @@ mod rewrite;
 
 pub use choose::{Choice, Rules, choose};
 pub use cost::Costs;
-pub use judge::{Verdict, judge};
-pub use lean::{Lean, leans};
+pub use judge::{Verdict, judge, next_step};
+pub use lean::{Hint, Lean, leans};
 pub use rewrite::{From, Local, Template, rewrite};
 
 use gt_ir::layout::{Layout, Layouts, place};
@@ -47,6 +47,7 @@ pub struct Ask {
     pub costs: Costs,
     /// Layouts are followed from the first instruction to the last, rather than weighed over the program.
     pub follows: bool,
+    pub hint: Option<Hint>,
 }
 
 impl Ask {
@@ -68,8 +69,17 @@ pub struct Divided {
     pub parts: Vec<Local>,
     /// How each live-out lies.
     pub outs: Vec<Layouts>,
-    /// Seconds it is thought to take on all workers, and on one.
-    pub seconds: (f64, f64),
+    pub thought: Thought,
+}
+
+/// Why a program was divided as it was.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Thought {
+    /// The way of asking that gave the best answer.
+    pub lean: &'static str,
+    pub verdict: Verdict,
+    /// What is thought of one worker's running it.
+    pub alone: Verdict,
 }
 
 /// The answer to a question: none if one worker is better.
@@ -93,32 +103,41 @@ fn bringing(ask: &Ask) -> f64 {
 }
 
 /// The way to divide a program that is thought to be best, written for the first worker.
-fn best(ask: &Ask) -> Result<Option<(Choice, Template, f64)>> {
-    let mut best: Option<(Choice, Template, Verdict)> = None;
+fn best(ask: &Ask) -> Result<Option<(Choice, Template, Thought)>> {
+    let mut best: Option<(Choice, Template, Verdict, &'static str)> = None;
     let first = place(&ask.shape, 0);
-    for lean in leans(ask) {
+    let mut ways = leans(ask);
+    if let Some(hint) = &ask.hint {
+        ways.sort_by_key(|lean| lean.name != hint.lean);
+    }
+    for lean in ways {
         let choice = choose(&lean.ask(ask));
         if !choice.splits && !ask.is_given() {
             continue;
         }
         let template = rewrite(&ask.structure, &ask.types, &choice, &first)?;
-        let verdict = template.judge(&ask.costs, &ask.shape);
-        if best.as_ref().is_none_or(|(.., least)| verdict.is_better(least, ask.costs.room)) {
-            best = Some((choice, template, verdict));
+        let mut verdict = template.judge(&ask.costs, &ask.shape);
+        verdict.seconds += next_step(ask, &choice);
+        let holds = ask.hint.is_some_and(|hint| hint.holds(lean.name, &verdict, ask.costs.room));
+        if best.as_ref().is_none_or(|(.., least, _)| verdict.is_better(least, ask.costs.room)) {
+            best = Some((choice, template, verdict, lean.name));
+        }
+        if holds {
+            break;
         }
     }
-    let Some((choice, template, verdict)) = best else { return Ok(None) };
+    let Some((choice, template, verdict, lean)) = best else { return Ok(None) };
     let (all, one) = (verdict.seconds + ask.costs.start + bringing(ask), alone(ask));
     let fits = one.peak <= ask.costs.room || one.peak <= verdict.peak;
     if !ask.is_given() && !ask.costs.always && fits && all > 0.9 * one.seconds {
         return Ok(None);
     }
-    Ok(Some((choice, template, verdict.seconds)))
+    Ok(Some((choice, template, Thought { lean, verdict, alone: one })))
 }
 
 /// Divides a program. Nothing comes back if one worker is better.
 pub fn divide(ask: &Ask) -> Result<Option<Divided>> {
-    let Some((choice, template, seconds)) = best(ask)? else { return Ok(None) };
+    let Some((choice, template, thought)) = best(ask)? else { return Ok(None) };
     let mut written: Vec<Template> = vec![template];
     let mut parts: Vec<Local> = Vec::with_capacity(ask.workers());
     for rank in 0..ask.workers() {
@@ -135,7 +154,7 @@ pub fn divide(ask: &Ask) -> Result<Option<Divided>> {
         });
     }
     let outs = written.pop().map_or_else(Vec::new, |template| template.outs);
-    Ok(Some(Divided { parts, outs, seconds: (seconds, alone(ask).seconds) }))
+    Ok(Some(Divided { parts, outs, thought }))
 }
 
 /// Divides a program on a thread of its own and tells the answer. A panic is an error like others.

@@ -301,6 +301,9 @@ impl Writer<'_> {
                 left.push(i);
             }
         }
+        if left.len() == put_off.len() {
+            bail!(Runtime, "layouts: instruction {} reads what nobody writes", left[0]);
+        }
         *put_off = left;
         Ok(())
     }

@@ -63,6 +63,7 @@ fn divided(sizes: &Sizes, shape: &[usize], axes: &[Vec<Layout>]) -> (Ask, Divide
         shape: shape.to_vec(),
         costs: Costs::cpu(1).signalled(),
         follows: false,
+        hint: None,
     };
     let divided = divide(&ask).unwrap().expect("signals say so");
     (ask, divided)
@@ -125,7 +126,7 @@ fn tensor_parallel_sums_once_for_each_pair_and_direction() {
     let structure = step(&SIZES).unwrap();
     let axis = tensor(&structure, SIZES.layers);
     for workers in [2, 1 + SIZES.key_heads] {
-        let (ask, divided) = divided(&SIZES, &[workers], &[axis.clone()]);
+        let (ask, divided) = divided(&SIZES, &[workers], std::slice::from_ref(&axis));
         let local = &divided.parts[0].structure;
         let types = local.check().unwrap();
         let mut sums = 0;

@@ -164,6 +164,7 @@ fn planned_programs_equal_the_whole() {
             shape: shape.clone(),
             costs,
             follows: false,
+            hint: None,
         };
         let by_cost = Ask { costs: Costs { least: 0, ..Costs::cpu(1) }, ..ask.clone() };
         let leaning = leans(&by_cost);
