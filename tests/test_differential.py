@@ -299,7 +299,8 @@ class Writer:
         else:
             argument = {
                 "fill_": self.scalar(),
-                "clamp_": "-1, 3" if not t.is_floating_point() else "-1.1, 1.9",
+                # Versions of PyTorch differ in what a negative bound means for unsigned numbers.
+                "clamp_": "-1.1, 1.9" if t.is_floating_point() else "1, 3" if t.dtype == torch.uint8 else "-1, 3",
                 "pow_": "2",
                 "div_": self.pick("2", "4.0"),
                 "eq_": "1",
