@@ -15,6 +15,9 @@ from system import System
 
 import gt
 
+# A shell that starts the suite in the background has it ignore interrupts, and children would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 TRANSPORT = os.environ.get("GT_TEST_TRANSPORT", "inproc")
 # Seconds a test may take.
 LIMIT = 120
