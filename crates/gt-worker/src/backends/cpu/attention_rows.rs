@@ -58,9 +58,9 @@ per_isa! {
             let mut top = [T::LOWEST; LANES];
             for (c, chunk) in row.iter_mut().enumerate() {
                 let left = visible as i32 - (c * LANES) as i32;
-                for j in 0..LANES {
-                    let score = chunk[j] * scale;
-                    chunk[j] = if (j as i32) < left { score } else { T::LOWEST };
+                for (j, x) in chunk.iter_mut().enumerate() {
+                    let score = *x * scale;
+                    *x = if (j as i32) < left { score } else { T::LOWEST };
                 }
                 for j in 0..LANES {
                     top[j] = larger(top[j], chunk[j]);
