@@ -6,7 +6,7 @@
 #[path = "../tests/common/exchanges.rs"]
 mod exchanges;
 
-use exchanges::cases;
+use exchanges::{TOGETHER, cases};
 use gt_ir::collective::eval_parts;
 use gt_ir::host::close_by_dtype;
 use gt_ir::sample::Rng;
@@ -351,38 +351,6 @@ fn again_and_again() -> Result<(), String> {
     println!("a step of a gang of one, 20 times: first {:?}, last {:?}", took[0], took[19]);
     Ok(())
 }
-
-/// A step of two ranks with collectives of many kinds.
-const TOGETHER: &str = "
-    in TENSOR[0] f32[64, 64] dies
-    in TENSOR[1] f32[16, 64]
-    slot $0
-    TENSOR[2] := MATMUL{ta=false,tb=false} TENSOR[1] TENSOR[0]
-    TENSOR[3] := TANH TENSOR[2]
-    TENSOR[4], TENSOR[5] := ALLTOALL{number=0,axis=0,from=0,to=1,sizes=[32,32],lens=[32,32]} TENSOR[3] TENSOR[2]
-    TENSOR[6] := MUL TENSOR[4] TENSOR[5]
-    TENSOR[7] := ALLTOALL{number=1,axis=0,from=1,to=0,sizes=[64],lens=[16]} TENSOR[6]
-    TENSOR[8] := MATMUL{ta=true,tb=false} TENSOR[1] TENSOR[7]
-    TENSOR[9] := MATMUL{ta=true,tb=false} TENSOR[7] TENSOR[3]
-    TENSOR[10], TENSOR[11] := REDUCESCATTER{number=2,axis=0,kind=SUM,dim=1,lens=[32,32]} TENSOR[8] TENSOR[9]
-    TENSOR[12] := ADD TENSOR[10] TENSOR[11]
-    TENSOR[13] := ALLGATHER{number=3,axis=0,dim=1,sizes=[64]} TENSOR[12]
-    TENSOR[14] := AMAX{dims=[1],keepdim=false} TENSOR[7]
-    TENSOR[15] := ALLREDUCE{number=4,axis=0,kind=MAX} TENSOR[14]
-    TENSOR[16] := CAST{dtype=bf16} TENSOR[13]
-    TENSOR[17] := ALLREDUCE{number=5,axis=0,kind=SUM} TENSOR[16]
-    TENSOR[18] := SUM{dims=[0,1],keepdim=false} TENSOR[8]
-    TENSOR[19] := ALLREDUCE{number=6,axis=0,kind=SUM} TENSOR[18]
-    TENSOR[20] := MUL TENSOR[13] $0
-    TENSOR[21] := SUB TENSOR[0] TENSOR[20]
-    TENSOR[22] := TANH TENSOR[21]
-    TENSOR[23] := CUMSUM{dim=0} TENSOR[22]
-    TENSOR[24] := CUMSUM{dim=1} TENSOR[23]
-    out TENSOR[21]
-    out TENSOR[15]
-    out TENSOR[17]
-    out TENSOR[19]
-    out TENSOR[24]";
 
 /// Such a step by NCCL, as often as it takes to run as graphs, gives bit for bit what it gives by way of the host.
 fn together(backend: &CudaBackend, pair: &Pair) -> Result<(), String> {

@@ -66,3 +66,41 @@ pub fn cases(rng: &mut Rng, n: usize, dtype: DType) -> Vec<(Vec<Exchange>, Vec<V
     }
     made
 }
+
+/// A step of two ranks with collectives of many kinds.
+pub const TOGETHER: &str = "
+    in TENSOR[0] f32[64, 64] dies
+    in TENSOR[1] f32[16, 64]
+    slot $0
+    TENSOR[2] := MATMUL{ta=false,tb=false} TENSOR[1] TENSOR[0]
+    TENSOR[3] := TANH TENSOR[2]
+    TENSOR[4], TENSOR[5] := ALLTOALL{number=0,axis=0,from=0,to=1,sizes=[32,32],lens=[32,32]} TENSOR[3] TENSOR[2]
+    TENSOR[6] := MUL TENSOR[4] TENSOR[5]
+    TENSOR[7] := ALLTOALL{number=1,axis=0,from=1,to=0,sizes=[64],lens=[16]} TENSOR[6]
+    TENSOR[8] := MATMUL{ta=true,tb=false} TENSOR[1] TENSOR[7]
+    TENSOR[9] := MATMUL{ta=true,tb=false} TENSOR[7] TENSOR[3]
+    TENSOR[10], TENSOR[11] := REDUCESCATTER{number=2,axis=0,kind=SUM,dim=1,lens=[32,32]} TENSOR[8] TENSOR[9]
+    TENSOR[12] := ADD TENSOR[10] TENSOR[11]
+    TENSOR[13] := ALLGATHER{number=3,axis=0,dim=1,sizes=[64]} TENSOR[12]
+    TENSOR[14] := AMAX{dims=[1],keepdim=false} TENSOR[7]
+    TENSOR[15] := ALLREDUCE{number=4,axis=0,kind=AMAX} TENSOR[14]
+    TENSOR[16] := CAST{dtype=bf16} TENSOR[13]
+    TENSOR[17] := ALLREDUCE{number=5,axis=0,kind=SUM} TENSOR[16]
+    TENSOR[18] := SUM{dims=[0,1],keepdim=false} TENSOR[8]
+    TENSOR[19] := ALLREDUCE{number=6,axis=0,kind=SUM} TENSOR[18]
+    TENSOR[20] := MUL TENSOR[13] $0
+    TENSOR[21] := SUB TENSOR[0] TENSOR[20]
+    TENSOR[22] := TANH TENSOR[21]
+    TENSOR[23] := CUMSUM{dim=0} TENSOR[22]
+    TENSOR[24] := CUMSUM{dim=1} TENSOR[23]
+    out TENSOR[21]
+    out TENSOR[15]
+    out TENSOR[17]
+    out TENSOR[19]
+    out TENSOR[24]";
+
+#[test]
+fn the_step_of_two_ranks_is_well_formed() {
+    let structure = gt_ir::text::parse_structure(TOGETHER).unwrap();
+    structure.check().unwrap();
+}
