@@ -22,6 +22,7 @@ mod kernels;
 mod lane;
 mod leave;
 mod libs;
+pub mod cudnn;
 pub mod matmul;
 mod matmul_call;
 mod memory;
