@@ -47,8 +47,10 @@ fn main() -> Res<()> {
         return Ok(());
     };
     println!("{}", device.name()?);
-    if what == "cudnn" {
-        return probe::all(Some(&device));
+    match what.as_str() {
+        "cudnn" => return probe::all(Some(&device)),
+        "against" => return attends::against(&device),
+        _ => {}
     }
     if what != "attention" {
         products::all(&device, &mut report)?;

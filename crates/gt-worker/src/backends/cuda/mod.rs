@@ -6,6 +6,7 @@
 
 mod batch;
 mod checks;
+pub mod cudnn;
 mod device;
 mod disk;
 mod driver;
@@ -22,7 +23,6 @@ mod kernels;
 mod lane;
 mod leave;
 mod libs;
-pub mod cudnn;
 pub mod matmul;
 mod matmul_call;
 mod memory;

@@ -30,7 +30,11 @@ const OLDEST: usize = 91002;
 macro_rules! function {
     ($library:expr, $name:literal) => {{
         let Some(at) = $library.symbol($name) else {
-            bail!(Runtime, "cudnn: {} is missing in libcudnn: install cuDNN 9.10.2 or newer", $name.to_string_lossy())
+            bail!(
+                Runtime,
+                "cudnn: {} is missing in libcudnn: install cuDNN 9.10.2 or newer",
+                $name.to_string_lossy()
+            )
         };
         // SAFETY: the library's function of that name has that type.
         unsafe { std::mem::transmute(at) }

@@ -132,8 +132,12 @@ impl Sdpa {
         ops.pointwise(Pointwise::Mul, &[&sum, &unit], &delta)?;
 
         // The weights again, and dv.
-        let [product, scaled, less, p] =
-            [ops.between(Type::F32, all)?, ops.between(Type::F32, all)?, ops.between(Type::F32, all)?, ops.between(Type::F32, all)?];
+        let [product, scaled, less, p] = [
+            ops.between(Type::F32, all)?,
+            ops.between(Type::F32, all)?,
+            ops.between(Type::F32, all)?,
+            ops.between(Type::F32, all)?,
+        ];
         ops.matmul(&q, &k, &product)?;
         ops.pointwise(Pointwise::Mul, &[&product, &scale], &scaled)?;
         ops.pointwise(Pointwise::Sub, &[&scaled, &lse], &less)?;
@@ -144,8 +148,12 @@ impl Sdpa {
         self.shared(ops, [&across, &dout], id::DV, dv, [b, h, cols, e])?;
 
         // The gradient of the scores, and dk.
-        let [dp, ds, weighed, gradient] =
-            [ops.between(Type::F32, all)?, ops.between(Type::F32, all)?, ops.between(Type::F32, all)?, ops.between(Type::F32, all)?];
+        let [dp, ds, weighed, gradient] = [
+            ops.between(Type::F32, all)?,
+            ops.between(Type::F32, all)?,
+            ops.between(Type::F32, all)?,
+            ops.between(Type::F32, all)?,
+        ];
         ops.matmul(&dout, &v, &dp)?;
         ops.pointwise(Pointwise::Sub, &[&dp, &delta], &ds)?;
         ops.pointwise(Pointwise::Mul, &[&ds, &p], &weighed)?;
@@ -169,14 +177,7 @@ impl Sdpa {
     }
 
     /// A product whose heads are added where several of them share a key head.
-    fn shared(
-        &self,
-        ops: &mut Ops,
-        [a, b]: [&Tensor; 2],
-        id: i64,
-        lay: Lay,
-        full: [i64; 4],
-    ) -> Result<()> {
+    fn shared(&self, ops: &mut Ops, [a, b]: [&Tensor; 2], id: i64, lay: Lay, full: [i64; 4]) -> Result<()> {
         let y = ops.given(id, self.of, lay)?;
         if lay.dims[1] == full[1] {
             return ops.matmul(a, b, &y);
