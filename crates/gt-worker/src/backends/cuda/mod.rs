@@ -45,6 +45,7 @@ pub use ipc::tensors_moved;
 pub use leave::now as leaving;
 
 use crate::backend::{Backend, Borrowed, Borrower, Buffer, Effort, HostBytes, Pending, Plan};
+use cudnn::Wish;
 use device::Device;
 use driver::Event;
 use gt_compiler::CompileOptions;
@@ -96,11 +97,16 @@ impl CudaBackend {
 
     /// What steps there are is the backend's own to say.
     pub fn with_options(number: u32, options: CompileOptions) -> Result<CudaBackend> {
+        CudaBackend::attending(number, options, Wish::from_env()?)
+    }
+
+    /// The same, where somebody says whose kernels attend.
+    pub fn attending(number: u32, options: CompileOptions, wish: Wish) -> Result<CudaBackend> {
         let device = Device::open(number)?;
         let own = std::env::var("GT_HOPPER").map_or(true, |on| on != "0");
         gt_kernels::attention::use_hopper(own && device.arch_name() == "sm_90");
         let account = Arc::new(Account::new(device.memory.saturating_sub(LEFT)));
-        let shared = Shared::new(device, account)?;
+        let shared = Shared::new(device, account, wish)?;
         let warm = Arc::downgrade(&shared);
         shared.aside(Box::new(move || {
             // Whoever needs a kernel and finds none says why.
