@@ -5,6 +5,10 @@
 //! Results depend on shapes alone: every sum is made by one thread or one warp in a fixed order, and nothing is added by
 //! atomics.
 
+mod form;
+
+pub use form::{Form, Side};
+
 use crate::launch::{Arg, Function, Launch, Launches, Word};
 use crate::matmul_pack::Fields;
 use gt_compiler::{ALIGN, Attention, AttentionGrad, Map, Num, Place, Plan, Strides, Tensor, Work};
@@ -42,10 +46,12 @@ pub fn simple(work: &Work, plan: &Plan) -> Option<Launches> {
     })
 }
 
+/// Scores times widths of so little work that compiling for it would never pay.
+const LITTLE: usize = 1 << 19;
+
 /// The launches of an attention step by kernels written for it, `None` for other steps and where simple ones do: for very
 /// wide heads, and for so little work that compiling would never pay.
 pub fn made(work: &Work, plan: &Plan) -> Option<Launches> {
-    const LITTLE: usize = 1 << 19;
     let (q, k, v) = match work {
         Work::Attention(a) => (&a.q, &a.k, &a.v),
         Work::AttentionGrad(a) => (&a.q, &a.k, &a.v),
@@ -57,6 +63,14 @@ pub fn made(work: &Work, plan: &Plan) -> Option<Launches> {
         None
     } else {
         special(work, plan, target())
+    }
+}
+
+/// Bytes of scratch memory that an attention step takes by kernels of ours; none for other steps.
+pub fn scratch(work: &Work, plan: &Plan) -> usize {
+    match work {
+        Work::AttentionGrad(a) => Problem::backward(a, plan).scratch(),
+        _ => 0,
     }
 }
 

@@ -7,6 +7,7 @@ use gt_compiler::{Attention, AttentionGrad, Map, Num, Place, Plan, Step, Storage
 use gt_ir::{DType, Scalar, Shape};
 use gt_kernels::Launches;
 use gt_kernels::attention::{self, Target};
+use gt_worker::backends::cuda::cudnn::{Attend, Cudnn, Wish};
 
 /// The sizes of one attention; heads lie inside of rows, as a projection leaves them.
 #[derive(Clone, Copy)]
@@ -56,6 +57,19 @@ pub fn all(device: &Device, report: &mut Report) -> Res<()> {
         Sizes { dtype: DType::F32, batch: 2, heads: 4, key_heads: 2, rows: 128, cols: 128, d: 16, ..qwen },
     ] {
         large(device, report, sizes, Kind::Made);
+    }
+    let cudnn = Cudnn::new(Wish::Cudnn, device.arch());
+    for sizes in [
+        Sizes { rows: 256, cols: 256, ..base },
+        Sizes { rows: 256, cols: 256, causal: false, d: 128, ..base },
+        Sizes { rows: 256, cols: 256, dtype: DType::F16, d: 128, heads: 4, key_heads: 4, ..base },
+        Sizes { rows: 200, cols: 384, d: 96, ..base },
+        Sizes { rows: 300, cols: 256, d: 40, dtype: DType::F16, ..base },
+        Sizes { rows: 256, cols: 256, d: 256, ..base },
+        Sizes { rows: 333, cols: 128, d: 256, causal: false, ..base },
+        Sizes { batch: 3, rows: 2048, cols: 2048, heads: 16, key_heads: 4, d: 64, ..base },
+    ] {
+        by_library(device, report, sizes, &cudnn);
     }
     if device.is_hopper() {
         for sizes in [
@@ -138,9 +152,19 @@ struct Data {
 
 impl Data {
     fn new(device: &Device, s: &Sizes) -> Res<Data> {
+        Data::repeating(device, s, usize::MAX)
+    }
+
+    /// The same numbers again and again, which are made sooner.
+    fn repeating(device: &Device, s: &Sizes, period: usize) -> Res<Data> {
         let mut rng = Rng(88172645463325252);
         let (queries, keys) = (s.batch * s.heads * s.rows, s.batch * s.key_heads * s.cols);
-        let mut fill = |len: usize| Array::new(s.dtype, len * s.d, |_| 2.0 * rng.number());
+        let mut fill = |len: usize| {
+            let len = len * s.d;
+            let mut array = Array::new(s.dtype, len.min(period), |_| 2.0 * rng.number());
+            array.bytes = array.bytes.iter().copied().cycle().take(len * s.dtype.size()).collect();
+            array
+        };
         let (q, k, v, dout) = (fill(queries), fill(keys), fill(keys), fill(queries));
         let [row, col] = [queries * s.d * s.dtype.size(), keys * s.d * s.dtype.size()];
         let memory = vec![
@@ -258,6 +282,115 @@ fn run(device: &Device, data: &Data, passes: &[Launches]) -> Res<Vec<Memory>> {
     }
     device.stream.synchronize()?;
     Ok(scratches)
+}
+
+/// Both passes by cuDNN; all of the gradient's slices where it takes several.
+fn by_library(device: &Device, report: &mut Report, s: Sizes, cudnn: &Cudnn) {
+    report.line(&format!("attention {} cudnn", s.name()), || {
+        let data = Data::new(device, &s)?;
+        let calls: Vec<usize> = library(&s, cudnn)?.iter().map(Attend::calls).collect();
+        run_library(device, &data, &library(&s, cudnn)?)?;
+        Ok(format!("{calls:?} calls, {}", verdict(&s, &judge(&s, &data, 40)?)?))
+    });
+}
+
+/// Both passes made ready for cuDNN.
+fn library(s: &Sizes, cudnn: &Cudnn) -> Res<Vec<Attend>> {
+    let plan = s.plan();
+    let of = |step: &Step| cudnn.prepare(&step.work, &plan).ok_or_else(|| "cudnn: no way to run it".into());
+    plan.steps.iter().map(of).collect()
+}
+
+fn run_library(device: &Device, data: &Data, passes: &[Attend]) -> Res<Memory> {
+    let bytes = passes.iter().map(Attend::workspace).max().unwrap_or(0);
+    let workspace = device.memory(bytes)?;
+    for pass in passes {
+        pass.enqueue(device.stream.cu_stream(), &data.addresses(), &[], workspace.address)?;
+    }
+    device.stream.synchronize()?;
+    Ok(workspace)
+}
+
+/// One table: kernels of ours and cuDNN's, both passes, in microseconds.
+pub fn against(device: &Device) -> Res<()> {
+    let cudnn = Cudnn::new(Wish::Cudnn, device.arch());
+    println!("microseconds: ours (without Hopper's products), cuDNN; forward, then backward; calls of cuDNN");
+    for d in [64, 96, 128, 192, 256] {
+        for (len, batch) in [(512, 16), (1024, 8), (2048, 4), (4096, 2), (8192, 1)] {
+            for (causal, key_heads) in [(true, 8), (true, 16), (false, 8)] {
+                let odd = d == 96 || d == 192;
+                if !causal && len != 1024 || key_heads == 16 && len != 4096 || odd && len != 1024 {
+                    continue;
+                }
+                let base = Sizes {
+                    dtype: DType::BF16,
+                    batch,
+                    heads: 16,
+                    key_heads,
+                    rows: len,
+                    cols: len,
+                    d,
+                    causal,
+                };
+                match row_of(device, &base, &cudnn) {
+                    Ok(text) => println!("{:44} {text}", base.name()),
+                    Err(error) => println!("{:44} FAIL {error}", base.name()),
+                }
+            }
+        }
+    }
+    for (rows, cols, batch) in
+        [(1000, 1000, 8), (128, 128, 8), (256, 256, 2), (512, 512, 1), (64, 4096, 2), (2048, 512, 4)]
+    {
+        for d in [64, 128, 256] {
+            let s = Sizes {
+                dtype: DType::BF16,
+                batch,
+                heads: 16,
+                key_heads: 8,
+                rows,
+                cols,
+                d,
+                causal: rows == cols,
+            };
+            match row_of(device, &s, &cudnn) {
+                Ok(text) => println!("{:44} {text}", s.name()),
+                Err(error) => println!("{:44} FAIL {error}", s.name()),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn row_of(device: &Device, s: &Sizes, cudnn: &Cudnn) -> Res<String> {
+    let data = Data::repeating(device, s, 65521)?;
+    let addresses = data.addresses();
+    let plan = s.plan();
+    let mut text = String::new();
+    for i in 0..2 {
+        let mut times = Vec::new();
+        for kind in [Kind::Hopper, Kind::Made] {
+            if kind == Kind::Hopper && !device.is_hopper() {
+                continue;
+            }
+            let passes = launches(&plan, kind)?;
+            let scratch = device.memory(passes[i].scratch)?;
+            times.push(device.time(20, || device.launch(&passes[i], &addresses, &[], scratch.address))?);
+        }
+        let attend = cudnn.prepare(&plan.steps[i].work, &plan);
+        let library = match &attend {
+            None => "none".into(),
+            Some(attend) => {
+                let workspace = device.memory(attend.workspace())?;
+                let stream = device.stream.cu_stream();
+                let run = || Ok(attend.enqueue(stream, &addresses, &[], workspace.address)?);
+                format!("{:.1} ({} calls)", device.time(20, run)? * 1e6, attend.calls())
+            }
+        };
+        let ours: Vec<String> = times.iter().map(|t| format!("{:.1}", t * 1e6)).collect();
+        text += &format!("{:18} {library:20} | ", ours.join(" "));
+    }
+    Ok(text)
 }
 
 /// Which kernels.

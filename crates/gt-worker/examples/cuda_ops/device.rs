@@ -48,6 +48,11 @@ impl Device {
         Ok(format!("{} ({})", self.context.name()?, self.arch))
     }
 
+    /// Compute capability: 90 for Hopper.
+    pub fn arch(&self) -> u32 {
+        self.arch.trim_start_matches("sm_").trim_end_matches('a').parse().unwrap_or(0)
+    }
+
     /// True if kernels are compiled with what only Hopper has.
     pub fn is_hopper(&self) -> bool {
         self.arch == "sm_90a"

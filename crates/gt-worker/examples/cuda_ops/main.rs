@@ -6,6 +6,7 @@
 mod attends;
 mod device;
 mod numbers;
+mod probe;
 mod products;
 
 use device::Device;
@@ -39,10 +40,18 @@ fn main() -> Res<()> {
     let what = args.next().unwrap_or_default();
     let mut report = Report { filter: args.next().unwrap_or_default(), failed: 0 };
     let Some(device) = Device::find()? else {
+        if what == "cudnn" {
+            return probe::all(None);
+        }
         println!("no GPU here");
         return Ok(());
     };
     println!("{}", device.name()?);
+    match what.as_str() {
+        "cudnn" => return probe::all(Some(&device)),
+        "against" => return attends::against(&device),
+        _ => {}
+    }
     if what != "attention" {
         products::all(&device, &mut report)?;
     }

@@ -1,7 +1,7 @@
 //! Plans that come back, captured as CUDA graphs: one launch for all of a plan, changed in place where addresses or
 //! slots have changed.
 //!
-//! Kernels of ours can be given other arguments. What cannot is fixed: operands of cuBLASLt, and copies. Live-outs that the
+//! Kernels of ours can be given other arguments. What cannot is fixed: operands of cuBLASLt and cuDNN, and copies. Live-outs that the
 //! client holds while the next are computed come in turns, so a plan has a few captures, one for each set of fixed
 //! addresses. A plan with a value that somebody waits for is captured in two pieces, and the value leaves between them.
 //! Where there are more sets than that, the graph gets memory of its own for what keeps changing, and the bytes
@@ -124,6 +124,11 @@ fn fixed(plan: &Plan, steps: &Steps) -> (Vec<bool>, bool) {
                 plan.steps[i].reads(|s| out[s as usize] = true);
                 plan.steps[i].writes(|s| out[s as usize] = true);
                 slotted |= prepared.moves();
+            }
+            Ready::Attend(attend) => {
+                plan.steps[i].reads(|s| out[s as usize] = true);
+                plan.steps[i].writes(|s| out[s as usize] = true);
+                slotted |= attend.moves();
             }
             Ready::Copy { from, to, .. } => {
                 out[*from as usize] = true;

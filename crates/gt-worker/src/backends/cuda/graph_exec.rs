@@ -32,7 +32,7 @@ impl Node {
         match &steps.list[self.step as usize] {
             Ready::Kernels { list, .. } | Ready::Check { list, .. } => &list[self.at as usize],
             Ready::Product { before, .. } => &before[self.at as usize],
-            Ready::Nothing | Ready::Copy { .. } | Ready::Data { .. } => {
+            Ready::Nothing | Ready::Attend(_) | Ready::Copy { .. } | Ready::Data { .. } => {
                 unreachable!("only launches of ours are nodes")
             }
         }
@@ -119,7 +119,7 @@ fn put(steps: &Steps, which: Range<usize>, run: &Bound, lane: &Lane, nodes: &mut
                 launches(before, run.workspace, true)?;
                 prepared.enqueue(stream.raw(), run.addresses, run.slots, run.workspace)?;
             }
-            Ready::Copy { .. } => steps.enqueue(i, run, lane)?,
+            Ready::Attend(_) | Ready::Copy { .. } => steps.enqueue(i, run, lane)?,
             // Brought before; known to be right.
             Ready::Nothing | Ready::Data { .. } | Ready::Check { .. } => {}
         }

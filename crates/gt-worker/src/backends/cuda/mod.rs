@@ -6,6 +6,7 @@
 
 mod batch;
 mod checks;
+pub mod cudnn;
 mod device;
 mod disk;
 mod driver;

@@ -14,7 +14,7 @@ use super::ticks::Ticks;
 use crate::backend::{Buffer, EARLY_BYTES, Early, Plan, PlanError, StepClock};
 use crate::gang::Group;
 use crate::timing::steps_of;
-use gt_compiler::Place;
+use gt_compiler::{Place, Work};
 use gt_ir::{Error, Result, Slot, Structure};
 use gt_net::observe::StepInfo;
 use gt_sync::Mutex;
@@ -77,8 +77,13 @@ struct Due {
 const WORTH: f64 = 25e-6;
 const LEAST: f64 = 2e-6;
 
-/// Memory that steps take beside the plan's own, at most; the plan's need is told before they are made ready.
+/// Memory that steps take beside the plan's own, attention apart; the plan's need is told before they are made ready.
 pub(super) const ASIDE: usize = 1 << 20;
+
+/// Memory that a step takes beside the plan's own: attention does, in the lane's scratch memory or its workspace.
+fn aside(work: &Work, plan: &gt_compiler::Plan, shared: &Shared) -> usize {
+    gt_kernels::attention::scratch(work, plan).max(shared.cudnn.need(work, plan))
+}
 
 impl CudaPlan {
     pub fn new(plan: gt_compiler::Plan, structure: Arc<Structure>, shared: Arc<Shared>) -> CudaPlan {
@@ -86,7 +91,8 @@ impl CudaPlan {
         let ranges = Ranges::new(&plan, structure.inputs.iter().map(|i| i.ty.dtype).collect());
         let checks = (0..plan.steps.len()).filter(|i| plan.steps[*i].can_fail()).collect();
         let outs: usize = plan.storages.iter().filter(|s| s.place == Place::Out).map(|s| s.bytes).sum();
-        let reserve = plan.arena + outs + ASIDE + gang::scratch(&plan);
+        let aside = plan.steps.iter().map(|step| aside(&step.work, &plan, &shared)).max().unwrap_or(0);
+        let reserve = plan.arena + outs + aside.max(ASIDE) + gang::scratch(&plan);
         CudaPlan(Arc::new(Inner {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             plan,
@@ -116,7 +122,8 @@ impl CudaPlan {
 
 impl Inner {
     fn makers(&self) -> Makers<'_> {
-        Makers { kernels: &self.shared.kernels, blas: &self.shared.blas }
+        let Shared { kernels, blas, cudnn, .. } = &*self.shared;
+        Makers { kernels, blas, cudnn }
     }
 
     /// Makes the plan's own kernels; what fails leaves it as it is.

@@ -1,5 +1,6 @@
 //! What all plans of a device share.
 
+use super::cudnn::{Cudnn, Wish};
 use super::device::Device;
 use super::ipc::Neighbourhood;
 use super::kernels::Kernels;
@@ -24,6 +25,7 @@ pub struct Shared {
     pub lanes: Lanes,
     pub kernels: Kernels,
     pub blas: Blas,
+    pub cudnn: Cudnn,
     /// Other processes of this host.
     pub around: Arc<Neighbourhood>,
     /// Plans that come back run as graphs (`GT_CUDA_GRAPHS=0` turns that off).
@@ -35,11 +37,13 @@ pub struct Shared {
 impl Shared {
     pub fn new(device: Arc<Device>, account: Arc<Account>) -> Result<Arc<Shared>> {
         let blas = Blas::new(device.context(), &device.name, || library("libcublasLt.so", "nvidia-cublas"))?;
+        let cudnn = Cudnn::new(Wish::from_env()?, device.arch);
         let graphs = std::env::var("GT_CUDA_GRAPHS").map_or(true, |v| v != "0");
         let shared = Arc::new(Shared {
             lanes: Lanes::new(device.clone(), account.clone()),
             kernels: Kernels::new(device.clone()),
             blas,
+            cudnn,
             around: Arc::default(),
             graphs,
             device,

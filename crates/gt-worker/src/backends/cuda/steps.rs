@@ -1,5 +1,6 @@
 //! The steps of a plan as the device takes them: kernels found, products prepared. A run gives addresses and slots.
 
+use super::cudnn::{Attend, Cudnn};
 use super::driver::Stream;
 use super::gang_nccl::Gang;
 use super::kernels::{Kernel, Kernels};
@@ -132,6 +133,8 @@ pub enum Ready {
         before: Vec<Launch>,
         prepared: Arc<Prepared>,
     },
+    /// Attention by cuDNN.
+    Attend(Box<Attend>),
     Copy {
         from: u32,
         to: u32,
@@ -155,6 +158,7 @@ impl Ready {
         match self {
             Ready::Kernels { list, zeroed } => list.len() + (*zeroed > 0) as usize,
             Ready::Product { before, .. } => before.len() + 1,
+            Ready::Attend(attend) => attend.calls(),
             Ready::Copy { .. } | Ready::Data { .. } => 1,
             Ready::Check { .. } | Ready::Nothing => 0,
         }
@@ -165,7 +169,7 @@ impl Ready {
 pub struct Steps {
     /// By step of the plan.
     pub list: Vec<Ready>,
-    /// Bytes of scratch memory, and of cuBLASLt's workspace, at most.
+    /// Bytes of scratch memory, and of the libraries' workspace, at most.
     pub scratch: usize,
     pub workspace: usize,
     /// Launches of one run, roughly.
@@ -176,14 +180,26 @@ pub struct Steps {
 pub struct Makers<'a> {
     pub kernels: &'a Kernels,
     pub blas: &'a Blas,
+    pub cudnn: &'a Cudnn,
 }
+
+impl Makers<'_> {
+    /// By step, the attention that cuDNN runs.
+    fn attends(&self, plan: &Plan) -> Attends {
+        plan.steps.iter().map(|step| self.cudnn.prepare(&step.work, plan).map(Box::new)).collect()
+    }
+}
+
+type Attends = Vec<Option<Box<Attend>>>;
 
 impl Steps {
     /// Makes the steps ready with the kernels that ship with the program.
     pub fn plain(plan: &Plan, makers: &Makers) -> Result<Steps> {
+        let attends = makers.attends(plan);
         // Attention has kernels of its own from the start: simpler ones would round otherwise (C7).
         let own = |i: usize| {
-            let whole = matches!(plan.steps[i].work, Work::Attention(_) | Work::AttentionGrad(_));
+            let whole = attends[i].is_none()
+                && matches!(plan.steps[i].work, Work::Attention(_) | Work::AttentionGrad(_));
             whole.then(|| gt_kernels::plain(i, plan))
         };
         let mut own: Vec<Option<Launches>> = (0..plan.steps.len()).map(own).collect();
@@ -197,7 +213,8 @@ impl Steps {
                 *own = gt_kernels::attention::simple(&plan.steps[i].work, plan);
             }
         }
-        Steps::new(plan, makers, |i| own[i].take().unwrap_or_else(|| gt_kernels::plain(i, plan)), &[])
+        let launches = |i: usize| own[i].take().unwrap_or_else(|| gt_kernels::plain(i, plan));
+        Steps::new(plan, makers, launches, &[], attends)
     }
 
     /// Makes the steps ready with kernels of their own, compiled together now.
@@ -205,7 +222,8 @@ impl Steps {
         if makers.kernels.compiler().is_err() {
             return Steps::plain(plan, makers);
         }
-        let wanted = Wanted::new(plan);
+        let attends = makers.attends(plan);
+        let wanted = Wanted::except(plan, |i| attends[i].is_some());
         makers.kernels.make(wanted.launches())?;
         let Wanted { mut own, groups } = wanted;
         let steps = Steps::new(
@@ -213,6 +231,7 @@ impl Steps {
             makers,
             |i| own[i].take().unwrap_or_else(|| gt_kernels::plain(i, plan)),
             &groups,
+            attends,
         )?;
         // A plan that comes back has products that are worth measuring.
         for ready in &steps.list {
@@ -228,10 +247,17 @@ impl Steps {
         makers: &Makers,
         mut launches: impl FnMut(usize) -> Launches,
         groups: &[(Vec<usize>, Launches)],
+        mut attends: Attends,
     ) -> Result<Steps> {
         let mut steps = Steps { list: Vec::new(), scratch: 0, workspace: 0, launches: 0 };
         for (i, step) in plan.steps.iter().enumerate() {
             let group = groups.iter().find(|(group, _)| group.contains(&i));
+            if let Some(attend) = attends[i].take() {
+                steps.workspace = steps.workspace.max(attend.workspace());
+                steps.launches += attend.calls();
+                steps.list.push(Ready::Attend(attend));
+                continue;
+            }
             let ready = match (&step.work, group) {
                 (_, Some((group, batch))) => match group.last() == Some(&i) {
                     true => steps.kernels(batch, makers)?,
@@ -292,6 +318,9 @@ impl Steps {
                 before.iter().try_for_each(|launch| launch.enqueue(&packing, stream))?;
                 prepared.enqueue(stream.raw(), run.addresses, run.slots, run.workspace)?;
             }
+            Ready::Attend(attend) => {
+                attend.enqueue(stream.raw(), run.addresses, run.slots, run.workspace)?;
+            }
             Ready::Copy { from, to, bytes } => {
                 let (from, to) = (run.addresses[*from as usize], run.addresses[*to as usize]);
                 if from != to && *bytes > 0 {
@@ -321,7 +350,13 @@ pub struct Wanted {
 
 impl Wanted {
     pub fn new(plan: &Plan) -> Wanted {
-        let mut own: Vec<Option<Launches>> = (0..plan.steps.len()).map(|i| made(i, plan)).collect();
+        Wanted::except(plan, |_| false)
+    }
+
+    /// Without those of steps that somebody else does.
+    pub fn except(plan: &Plan, done: impl Fn(usize) -> bool) -> Wanted {
+        let own = (0..plan.steps.len()).map(|i| if done(i) { None } else { made(i, plan) });
+        let mut own: Vec<Option<Launches>> = own.collect();
         let mut groups = Vec::new();
         for group in super::batch::batches(plan) {
             for alike in alike(&group, &own) {
