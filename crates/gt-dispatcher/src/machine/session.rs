@@ -178,6 +178,8 @@ pub(super) struct LogTo {
 pub struct Session {
     pub id: SessionId,
     pub(super) name: String,
+    /// What the log calls its client.
+    pub(super) whom: Arc<str>,
     /// Places all work on the least-loaded worker instead of at home (`GT_PLACEMENT=spread`).
     pub(super) spread: bool,
     pub(super) log: Option<Box<Log>>,
@@ -264,6 +266,7 @@ impl Session {
         };
         Ok(Session {
             id,
+            whom: format!("CLIENT {name}").into(),
             name,
             spread: var("GT_PLACEMENT") == Some("spread"),
             log: (log_to.file || log_to.debug).then(|| Box::new(Log::new(true, full))),
