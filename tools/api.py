@@ -62,9 +62,7 @@ def signature(thing, method):
 
 
 def sentence(thing):
-    # A class that says nothing of itself would repeat what its base says.
-    own = not inspect.isclass(thing) or thing.__dict__.get("__doc__")
-    text = (own and inspect.getdoc(thing)) or ""
+    text = inspect.getdoc(thing) or ""
     first = " ".join(text.split("\n\n")[0].split())
     return first.split(". ")[0].rstrip(".").replace("|", "\\|")
 

@@ -740,18 +740,7 @@ class Tensor:
     def remainder(self, /, other: Tensor | SupportsFloat | SupportsIndex) -> Tensor: ...
     def remainder_(self, /, other: Tensor | SupportsFloat | SupportsIndex) -> Tensor: ...
     def repeat(self, /, *size) -> Tensor: ...
-    def repeat_interleave(
-        self,
-        /,
-        repeats: Tensor | SupportsFloat | SupportsIndex | None = None,
-        dim: SupportsIndex | None = None,
-        *,
-        output_size: SupportsIndex | None = None,
-    ) -> Tensor:
-        """
-        Each slice along `dim` as often as `repeats` says: a number, or a tensor with one for each slice. Without
-        repeats the tensor holds them itself, and the numbers of the slices are repeated.
-        """
+    def repeat_interleave(self, /, repeats: SupportsIndex, dim: SupportsIndex | None = None) -> Tensor: ...
     @property
     def requires_grad(self, /) -> builtins.bool: ...
     @requires_grad.setter

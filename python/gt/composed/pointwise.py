@@ -58,7 +58,6 @@ def logaddexp2(input, other):
 
 def hypot(input, other):
     """`sqrt(input**2 + other**2)` without overflow on the way."""
-    input, other = (x.to(_gt.result_type(input, other)) for x in (input, other))
     largest = input.detach().abs().maximum(other.detach().abs())
     scale = _gt.where((largest == 0) | largest.isinf(), 1.0, largest)
     return scale * ((input / scale).square() + (other / scale).square()).sqrt()
@@ -114,8 +113,6 @@ def signbit(input):
 def copysign(input, other):
     """The size of `input` with the sign of `other`."""
     size = _float(input).abs()
-    if isinstance(other, Tensor):
-        size = size.to(_gt.result_type(size, other))
     negative = signbit(other) if isinstance(other, Tensor) else math.copysign(1.0, other) < 0
     if not isinstance(other, Tensor):
         return -size if negative else size

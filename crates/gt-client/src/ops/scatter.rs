@@ -2,10 +2,10 @@
 
 use super::arith::{cast, element, select};
 use super::moves::{expand_to, reshape_to, slice, unsqueeze};
-use super::{apply, bin, create, moves, operand, pointwise, reduce};
+use super::{apply, bin, create, moves, operand, pointwise};
 use crate::Tensor;
 use crate::autograd::record;
-use gt_ir::{Binary, DType, Kind, Op, Operand, Result, Scalar, ScatterMode, Shape, bail, norm_dim};
+use gt_ir::{Binary, DType, Op, Operand, Result, Scalar, ScatterMode, Shape, bail, norm_dim};
 use smallvec::smallvec;
 
 /// A tensor and its index as 1-d where they are 0-d.
@@ -70,58 +70,6 @@ pub fn index_select(x: &Tensor, dim: i64, index: &Tensor) -> Result<Tensor> {
     }
     let out = apply(Op::Take { dim: d }, &[&lifted(x)?, &lifted(index)?])?;
     if x.ndim() == 0 { moves::reshape(&out, &[]) } else { Ok(out) }
-}
-
-/// Slice `i` along `dim` as often as element `i` of `repeats` says; without a dimension the tensor is flattened first.
-/// Waits for the sum of the repeats unless `total` gives it.
-pub fn repeat_interleave(
-    x: &Tensor,
-    repeats: &Tensor,
-    dim: Option<i64>,
-    total: Option<i64>,
-) -> Result<Tensor> {
-    let Some(dim) = dim else {
-        return repeat_interleave(&moves::reshape(x, &[-1])?, repeats, Some(0), total);
-    };
-    let x = lifted(x)?;
-    let d = norm_dim("repeat_interleave", dim, x.ndim())?;
-    if repeats.dtype().kind() != Kind::Int || repeats.ndim() > 1 {
-        let (dtype, shape) = (repeats.dtype().name(), repeats.shape());
-        bail!(Runtime, "repeat_interleave: repeats must be a vector of integers, got {dtype} {shape}");
-    }
-    let (repeats, n) = (lifted(repeats)?.detach(), x.shape()[d]);
-    let repeats = if repeats.numel() == 1 { expand_to(&repeats, &[n].into())? } else { repeats };
-    if repeats.numel() != n {
-        let m = repeats.numel();
-        bail!(
-            Runtime,
-            "repeats must have the same size as input along dim, but got {m} repeats for size {n}"
-        );
-    }
-    let total = match total {
-        Some(total) => total,
-        None if n == 0 => 0,
-        None => {
-            let sum = reduce::sum(&repeats, &[], false, Some(DType::I64))?;
-            let wrong = bin(Binary::Lt, &reduce::min_all(&repeats)?, Scalar::Int(0))?;
-            match select(&wrong, &Scalar::Int(-1).into(), &(&sum).into())?.item()?.as_i64() {
-                -1 => bail!(Runtime, "repeats can not be negative"),
-                total => total,
-            }
-        }
-    };
-    // An element of the result comes from the slice whose number is how many slices end at it or before.
-    let ends = reduce::cumsum(&repeats, 0, Some(DType::I64))?;
-    let none = create::zeros([total as usize + 1], DType::I64)?;
-    let ended = scatter_add(&none, 0, &ends, &create::ones([n], DType::I64)?)?;
-    let from = reduce::cumsum(&moves::narrow(&ended, 0, 0, total)?, 0, None)?;
-    index_select(&x, d as i64, &from)
-}
-
-/// Number `i` as often as element `i` of `repeats` says.
-pub fn repeated_numbers(repeats: &Tensor, total: Option<i64>) -> Result<Tensor> {
-    let numbers = create::indices_in(&repeats.session()?, repeats.numel())?;
-    repeat_interleave(&numbers, repeats, Some(0), total)
 }
 
 /// Elements of the flattened tensor.

@@ -1,13 +1,13 @@
 //! Shapes, views, copies and conversions.
 
 use super::PyTensor;
-use crate::convert::{DimsArg, Num, Other, varargs};
+use crate::convert::{DimsArg, Num, varargs};
 use crate::device::Device;
 use crate::dtype::DTypeArg;
 use crate::errors::{Result, runtime_error, type_error};
 use gt_client::Tensor;
-use gt_client::ops::{arith, join, moves, scatter};
-use gt_ir::{DType, Operand, Scalar};
+use gt_client::ops::{arith, join, moves};
+use gt_ir::{DType, Scalar};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyTuple};
 
@@ -153,21 +153,9 @@ impl PyTensor {
         Ok(self.wrap(moves::flip(&self.t, &[0])?))
     }
 
-    /// Each slice along `dim` as often as `repeats` says: a number, or a tensor with one for each slice. Without
-    /// repeats the tensor holds them itself, and the numbers of the slices are repeated.
-    #[pyo3(signature = (repeats = None, dim = None, *, output_size = None))]
-    fn repeat_interleave(
-        &self,
-        repeats: Option<Other>,
-        dim: Option<i64>,
-        output_size: Option<i64>,
-    ) -> Result<PyTensor> {
-        Ok(self.wrap(match repeats.map(|r| r.0) {
-            None => scatter::repeated_numbers(&self.t, output_size)?,
-            Some(Operand::Val(repeats)) => scatter::repeat_interleave(&self.t, &repeats, dim, output_size)?,
-            Some(Operand::Num(Scalar::Int(times))) => moves::repeat_interleave(&self.t, times, dim)?,
-            Some(_) => return type_error("repeat_interleave: repeats must be an int or a tensor of them"),
-        }))
+    #[pyo3(signature = (repeats, dim = None))]
+    fn repeat_interleave(&self, repeats: i64, dim: Option<i64>) -> Result<PyTensor> {
+        Ok(self.wrap(moves::repeat_interleave(&self.t, repeats, dim)?))
     }
 
     #[pyo3(signature = (shifts, dims = None))]
