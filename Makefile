@@ -111,7 +111,7 @@ test-gpu: ## on a machine with a GPU, from what gpu-kit put into dist/: the laws
 	dist/gpu_gang
 	dist/gpu_lend
 	GT_BACKEND=cuda PYTHONPATH=dist/site $(PYTHON) tests/gpu_smoke.py
-	GT_BACKEND=cuda PYTHONPATH=dist/site $(PYTHON) -m pytest tests -p no:cacheprovider
+	GT_BACKEND=cuda PYTHONPATH=dist/site PATH="$(CURDIR)/dist/site/bin:$$PATH" $(PYTHON) -m pytest tests -p no:cacheprovider
 	PYTHONPATH=dist/site $(PYTHON) tests/gpu_gang.py
 	PYTHONPATH=dist/site $(PYTHON) tests/gpu_move.py
 

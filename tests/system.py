@@ -19,6 +19,9 @@ class System:
         self.address = f"unix:{unix}" if unix else f"localhost:{self.port}"
         for i in range(workers):
             self.add_worker(f"w{i}")
+        # Clients wait for a first worker by themselves; who comes before the others are there is placed without them.
+        if workers > 1:
+            self.wait(workers)
 
     def add_worker(self, name, *args, env=None):
         place = ["--host", "localhost", "-p", str(self.port)]
@@ -47,7 +50,7 @@ class System:
         """Returns when so many workers are connected."""
         place = ["--host", "localhost", "-p", str(self.port)]
         command = [sys.executable, "-m", "gt", "wait", *place, "--workers", str(workers)]
-        subprocess.run(command, check=True, timeout=timeout)
+        subprocess.run(command, check=True, timeout=timeout, stdout=subprocess.DEVNULL)
 
     def stop(self):
         for process in reversed(self.processes):

@@ -306,7 +306,12 @@ impl Link for RemoteLink {
         let total = data.len() + if staged == 0 { 0 } else { self.road.most.load(Ordering::Relaxed) };
         self.road.most.store(total, Ordering::Relaxed);
         self.road.uploads.lock().insert(tensor, data);
-        self.road.send(&ClientMsg::Upload { tensor, ty, data: None })
+        self.road.send(&ClientMsg::Upload { tensor, ty, data: None })?;
+        // The word where to bring the bytes comes while nobody looks.
+        if let Some(peer) = self.road.peer.get() {
+            peer.attend();
+        }
+        Ok(())
     }
 
     fn transfer(&self) -> Option<(u64, u64, &'static str)> {

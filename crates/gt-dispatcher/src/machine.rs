@@ -8,6 +8,7 @@ mod kinds;
 mod log;
 mod mesh;
 mod message;
+mod note;
 mod observe;
 mod pool;
 mod report;
@@ -299,14 +300,15 @@ impl Machine {
     }
 
     fn worker_up(&mut self, now: u64, worker: WorkerId, info: WorkerInfo, out: &mut Vec<Action>) {
-        self.log.line(now, out, "CONNECT", &format!("WORKER {}", info.name), "Worker", 0, || {
+        let details = || {
             let speed = &info.speed;
             let measured = format!(
                 "{:.3e} flop/s, {:.3e} B/s, wakes in {:.1e} s",
                 speed.flops, speed.memory, speed.wake
             );
             format!("{} on {}, {} threads, {measured}", info.backend, info.device, info.threads)
-        });
+        };
+        self.log.line(now, out, "CONNECT", &pool::whom(&info), "Worker", 0, details);
         self.pool.add(worker, info);
         self.watch_worker(worker, out);
         let waiting: Vec<_> = self.sessions.values().filter(|s| s.is_held()).map(|s| s.id).collect();
@@ -353,9 +355,7 @@ impl Machine {
         let Some(lost) = self.pool.remove(worker) else { return };
         self.forget_worker(worker);
         self.log.trouble(now, &lost.info.name, format!("lost: {reason}"));
-        self.log.line(now, out, "DISCONNECT", &format!("WORKER {}", lost.info.name), "Worker", 0, || {
-            reason.to_string()
-        });
+        self.log.line(now, out, "DISCONNECT", &lost.whom, "Worker", 0, || reason.to_string());
         self.meshes.worker_lost(worker, &lost.info.name, reason, out);
         for id in lost.sessions {
             self.with_session(now, id, out, |session, cx| {

@@ -2,12 +2,12 @@
 
 use crate::machine::{Action, Carry, Config, Event, Machine};
 use crate::routes::{Route, Routes, Spoiled};
-use crate::shard::divide_aside;
+use crate::shard::{Answer, divide_aside};
 use gt_ir::{Error, Result};
 use gt_net::addr::Addr;
 use gt_net::bulk::now_ms;
 use gt_net::handshake::{Hello, Reason, Refusal, Role, random_bytes};
-use gt_net::intern::{Interner, decode, decode_client, encode, encode_worker};
+use gt_net::intern::{Interner, Shelf, Written, decode, decode_client, encode, encode_ahead, encode_worker};
 use gt_net::msg::{ClientMsg, SessionId, WorkerId, WorkerInfo, WorkerMsg};
 use gt_net::server::{self, Handler, Outbox, PeerId, ServerHandle, ServerOptions};
 use std::any::Any;
@@ -115,11 +115,26 @@ struct Shell {
     workers: HashMap<WorkerId, PeerId>,
     next_worker: u32,
     actions: Vec<Action>,
+    /// What many workers are sent.
+    shelf: Shelf,
     /// Tensors that pass through this server in pieces.
     routes: Routes,
     log: Option<File>,
     /// Says on stderr what the log would (`GT_DEBUG_DISPATCHER=1`).
     debug: bool,
+}
+
+/// A division, and its structures as they will go to workers.
+struct Planned {
+    ask: u64,
+    result: Answer,
+    written: Vec<Written>,
+}
+
+/// What the workers of a division will be sent, each structure once.
+fn written(result: &Answer) -> Vec<Written> {
+    let Ok(Some(divided)) = result else { return Vec::new() };
+    divided.structures().into_iter().map(Written::new).collect()
 }
 
 /// A client's session has the number of its peer: both are never used again.
@@ -136,6 +151,7 @@ impl Shell {
             workers: HashMap::new(),
             next_worker: 0,
             actions: Vec::new(),
+            shelf: Shelf::default(),
             routes: Routes::default(),
             log,
             debug,
@@ -152,6 +168,9 @@ impl Shell {
                 Action::ToWorker(worker, command) => {
                     let Some(peer) = self.workers.get(&worker) else { continue };
                     if let Some(Who::Worker(_, interner)) = self.peers.get_mut(peer) {
+                        if let Some(ahead) = encode_ahead(&command, interner, &mut self.shelf) {
+                            out.send(*peer, ahead);
+                        }
                         out.send(*peer, encode_worker(&command, interner));
                     }
                 }
@@ -159,7 +178,8 @@ impl Shell {
                 Action::Plan { ask, program } => {
                     let handle = self.handle.clone();
                     divide_aside(program, move |result| {
-                        handle.inject(Box::new(Event::Planned { ask, result }));
+                        let written = written(&result);
+                        handle.inject(Box::new(Planned { ask, result, written }));
                     });
                 }
                 Action::Log(line) => {
@@ -276,8 +296,10 @@ impl Handler for Shell {
     }
 
     fn injected(&mut self, payload: Box<dyn Any + Send>, out: &mut Outbox) {
-        if let Ok(event) = payload.downcast::<Event>() {
-            self.step(*event, out);
+        if let Ok(planned) = payload.downcast::<Planned>() {
+            let Planned { ask, result, written } = *planned;
+            written.into_iter().for_each(|written| self.shelf.add(written));
+            self.step(Event::Planned { ask, result }, out);
         }
     }
 

@@ -119,7 +119,11 @@ impl Hand {
     fn command(&mut self) -> WorkerCmd {
         loop {
             match self.event() {
-                Event::Message(bytes) => return decode_worker(&bytes, &mut self.interner).unwrap(),
+                Event::Message(bytes) => {
+                    if let Some(command) = decode_worker(&bytes, &mut self.interner).unwrap() {
+                        return command;
+                    }
+                }
                 Event::Piece(_) => {}
                 other => panic!("{other:?}"),
             }
@@ -348,7 +352,7 @@ fn those_who_vanish_leave_nothing_behind() {
             Event::Piece(bytes) => stopped |= Part::decode(&bytes).unwrap().what == What::Stop,
             Event::Message(bytes) => {
                 let command = decode_worker(&bytes, &mut worker.interner).unwrap();
-                ended |= matches!(command, WorkerCmd::End { .. });
+                ended |= matches!(command, Some(WorkerCmd::End { .. }));
             }
             other => panic!("{other:?}"),
         }

@@ -3,6 +3,7 @@
 //! An op is defined here and nowhere else: its type rule (`infer`), its gradient (`grad`), its reference meaning
 //! (`reference`), its layouts and its samples. Everything that lists ops is derived from these.
 
+pub mod binding;
 pub mod build;
 pub mod collective;
 pub mod composite;
@@ -26,6 +27,7 @@ pub mod shape;
 pub mod signal;
 pub mod text;
 
+pub use binding::Binding;
 pub use build::{Build, Operand, Operands};
 pub use collective::{Collective, Exchange};
 pub use dtype::{DType, Kind};

@@ -1,5 +1,6 @@
 //! Programs: the instructions between two cuts, split into structure (the plan key) and binding (ids, slots).
 
+use crate::binding::Binding;
 use crate::infer::{ArgTy, Types, infer_all};
 use crate::op::Op;
 use crate::signal::Mark;
@@ -249,80 +250,6 @@ impl Structure {
 impl Program {
     /// Checks that the binding fits the structure, whose value types are given.
     pub fn check_binding(&self, types: &[Ty]) -> Result<()> {
-        let s = &self.structure;
-        if self.inputs.len() != s.inputs.len()
-            || self.outs.len() != s.outs.len()
-            || self.slots.len() != s.slots as usize
-        {
-            bail!(Value, "program: the binding does not fit its structure");
-        }
-        let mut next = s.inputs.len();
-        for (i, instr) in s.instrs.iter().enumerate() {
-            let first_result = next;
-            next += instr.results();
-            let view_span = |dim: usize, len: usize, step: usize, shape: &crate::Shape| {
-                (shape[dim], len.saturating_sub(1) * step + (len > 0) as usize)
-            };
-            let mut starts: SmallVec<[(usize, usize); 2]> = SmallVec::new();
-            match &instr.op {
-                Op::Data { .. } => {
-                    let need = types[first_result].bytes();
-                    match self.slot(instr.args.first()) {
-                        Some(Slot::Data(d)) if d.len() == need => {}
-                        _ => bail!(Value, "program: instruction {i} needs {need} bytes of data in its slot"),
-                    }
-                    continue;
-                }
-                Op::View(crate::op::View::Slice { dim, len, step }) => {
-                    let Arg::Value(x) = instr.args[0] else { continue };
-                    starts.push(view_span(*dim, *len, *step, &types[x as usize].shape));
-                }
-                Op::Put { path } => {
-                    let Arg::Value(base) = instr.args[0] else { continue };
-                    let mut shape = types[base as usize].shape.clone();
-                    for view in path {
-                        if let crate::op::View::Slice { dim, len, step } = view {
-                            starts.push(view_span(*dim, *len, *step, &shape));
-                        }
-                        shape = crate::infer::view_shape("PUT", view, &shape)?;
-                    }
-                }
-                _ => {}
-            }
-            let first = if matches!(instr.op, Op::Put { .. }) { 2 } else { 1 };
-            for (k, (size, span)) in starts.into_iter().enumerate() {
-                if let Some(Arg::Const(_)) = instr.args.get(first + k) {
-                    continue;
-                }
-                let start = match self.slot(instr.args.get(first + k)) {
-                    Some(Slot::Num(x)) => x.as_i64(),
-                    _ => bail!(Value, "program: instruction {i} needs a number as slice start"),
-                };
-                if start < 0 || (start as u64).saturating_add(span as u64) > size as u64 {
-                    bail!(
-                        Index,
-                        "program: instruction {i} slices {start}..{} of {size}",
-                        start.saturating_add(span as i64)
-                    );
-                }
-            }
-            for arg in &instr.args {
-                if let (Arg::Slot(_), Some(Slot::Data(_))) = (arg, self.slot(Some(arg))) {
-                    bail!(
-                        Value,
-                        "program: instruction {i} ({}) has bytes where a number belongs",
-                        instr.op.text()
-                    );
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn slot(&self, arg: Option<&Arg>) -> Option<&Slot> {
-        match arg {
-            Some(Arg::Slot(k)) => self.slots.get(*k as usize),
-            _ => None,
-        }
+        Binding::of(&self.structure, types)?.check(self)
     }
 }

@@ -63,7 +63,8 @@ fn rows_text() -> String {
     for &op in Unary::ALL {
         let (name, text) = (unary_name(op), op.cuda());
         if on_reals(op.takes()) {
-            let _ = writeln!(out, "template <class T> GT_FN T {name}(T x) {{ return {text}; }}");
+            let hide = if is_rounded_by_device(&name) { "x = gt_unknown(x); " } else { "" };
+            let _ = writeln!(out, "template <class T> GT_FN T {name}(T x) {{ {hide}return {text}; }}");
         }
         if on_ints(op.takes()) {
             let _ = match op {
@@ -82,7 +83,9 @@ fn rows_text() -> String {
             Gives::Bool => ("bool", "bool"),
         };
         if on_reals(op.takes()) {
-            let _ = writeln!(out, "template <class T> GT_FN {real} {name}(T a, T b) {{ return {text}; }}");
+            let hide = if op == Binary::Pow { "a = gt_unknown(a); " } else { "" };
+            let _ =
+                writeln!(out, "template <class T> GT_FN {real} {name}(T a, T b) {{ {hide}return {text}; }}");
         }
         if on_ints(op.takes()) {
             let _ = match op {

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use gt_ir::{Error, Program, Result, Slot, Structure, TensorId, bail};
 use serde::{Deserialize, Serialize};
 
@@ -110,14 +111,25 @@ type RunBuf<'a> = WireRun<&'a [u8], Vec<TensorId>, Vec<Slot>>;
 
 /// A message on the wire: batches are interned, all else goes as it is.
 #[derive(Serialize, Deserialize)]
-enum Wire<R, F, I, M> {
-    Batch { session: Option<SessionId>, runs: Vec<R>, fetches: F, frees: I },
-    Gang { session: SessionId, gang: Gang, run: R },
+enum Wire<R, F, I, M, B> {
+    Batch {
+        session: Option<SessionId>,
+        runs: Vec<R>,
+        fetches: F,
+        frees: I,
+    },
+    Gang {
+        session: SessionId,
+        gang: Gang,
+        run: R,
+    },
     Plain(M),
+    /// A structure to be kept, ahead of the message that names it: the same bytes for every worker of a gang.
+    Structure(B),
 }
 
-type WireRef<'a, M> = Wire<RunRef<'a>, &'a [Fetch], &'a [TensorId], &'a M>;
-type WireBuf<'a, M> = Wire<RunBuf<'a>, Vec<Fetch>, Vec<TensorId>, M>;
+type WireRef<'a, M> = Wire<RunRef<'a>, &'a [Fetch], &'a [TensorId], &'a M, &'a [u8]>;
+type WireBuf<'a, M> = Wire<RunBuf<'a>, Vec<Fetch>, Vec<TensorId>, M, &'a [u8]>;
 
 impl Interner {
     fn encode_run<'a>(&mut self, run: &'a Run) -> RunRef<'a> {
@@ -139,16 +151,19 @@ impl Interner {
                 Some(structure) => (key, structure),
                 None => bail!(Connection, "message: structure {key:016x} was never sent"),
             },
-            Named::New(bytes) => {
-                self.clock += 1;
-                let structure = Arc::new(from_bytes::<Structure>(bytes)?);
-                let key = structure.key();
-                self.keep(key, structure.clone(), bytes.len());
-                (key, structure)
-            }
+            Named::New(bytes) => self.learn(bytes)?,
         };
         let WireRun { seq, inputs, outs, slots, frees, prefix, .. } = run;
         Ok(Run { seq, program: Program { structure, key, inputs, outs, slots, frees }, prefix })
+    }
+
+    /// Keeps a structure that has come.
+    fn learn(&mut self, bytes: &[u8]) -> Result<(u64, Arc<Structure>)> {
+        self.clock += 1;
+        let structure = Arc::new(from_bytes::<Structure>(bytes)?);
+        let key = structure.key();
+        self.keep(key, structure.clone(), bytes.len());
+        Ok((key, structure))
     }
 
     fn encode_batch<'a, M>(&mut self, session: Option<SessionId>, batch: &'a Batch) -> WireRef<'a, M> {
@@ -194,11 +209,74 @@ pub fn decode_client(bytes: &[u8], interner: &mut Interner) -> Result<ClientMsg>
         Wire::Batch { runs, fetches, frees, session: None } => {
             Ok(ClientMsg::Batch(interner.decode_batch(runs, fetches, frees)?))
         }
-        Wire::Batch { .. } | Wire::Gang { .. } | Wire::Plain(ClientMsg::Batch(_)) => {
+        Wire::Batch { .. } | Wire::Gang { .. } | Wire::Plain(ClientMsg::Batch(_)) | Wire::Structure(_) => {
             bail!(Connection, "message: a batch in disguise")
         }
         Wire::Plain(message) => Ok(message),
     }
+}
+
+/// A structure as it goes to workers.
+pub struct Written {
+    structure: Arc<Structure>,
+    /// How many bytes it has, as both ends count them.
+    weight: usize,
+    /// The message that carries it.
+    message: Bytes,
+}
+
+impl Written {
+    /// Takes a while for a large structure, on whatever thread has the time.
+    pub fn new(structure: &Arc<Structure>) -> Written {
+        let bytes = to_bytes(&**structure);
+        let weight = bytes.len();
+        let message = to_bytes(&WireRef::<WorkerCmd>::Structure(&bytes)).into();
+        Written { structure: structure.clone(), weight, message }
+    }
+}
+
+/// Structures as they go to workers, so that one which many get is written once.
+#[derive(Default)]
+pub struct Shelf {
+    /// The last used comes last.
+    written: Vec<Written>,
+}
+
+/// Structures on a shelf: a gang has one for every shape that its pieces have.
+const MAX_SHELF: usize = 64;
+/// Structures of fewer instructions go with the message that names them first.
+const AHEAD: usize = 64;
+
+impl Shelf {
+    /// Puts what was written on the shelf.
+    pub fn add(&mut self, written: Written) {
+        if self.written.len() == MAX_SHELF {
+            self.written.remove(0);
+        }
+        self.written.push(written);
+    }
+
+    /// The message that carries a structure, and the structure's weight.
+    fn message(&mut self, structure: &Arc<Structure>) -> (usize, Bytes) {
+        match self.written.iter().position(|known| Arc::ptr_eq(&known.structure, structure)) {
+            Some(at) => self.written[at..].rotate_left(1),
+            None => self.add(Written::new(structure)),
+        }
+        self.written.last().map_or((0, Bytes::new()), |last| (last.weight, last.message.clone()))
+    }
+}
+
+/// The structure that a gang's command brings, if it is large and the worker does not know it: a message that goes ahead
+/// of the command.
+pub fn encode_ahead(command: &WorkerCmd, interner: &mut Interner, shelf: &mut Shelf) -> Option<Bytes> {
+    let WorkerCmd::Gang { run, .. } = command else { return None };
+    let Program { structure, key, .. } = &run.program;
+    if structure.instrs.len() < AHEAD || interner.knows(*key, structure) {
+        return None;
+    }
+    let (weight, message) = shelf.message(structure);
+    interner.keep(*key, structure.clone(), weight);
+    Some(message)
 }
 
 /// A command to a worker as bytes.
@@ -212,19 +290,20 @@ pub fn encode_worker(command: &WorkerCmd, interner: &mut Interner) -> Vec<u8> {
     })
 }
 
-/// Reads a command to a worker; keys are computed anew.
-pub fn decode_worker(bytes: &[u8], interner: &mut Interner) -> Result<WorkerCmd> {
+/// Reads a command to a worker; keys are computed anew. There is none in what goes ahead of one.
+pub fn decode_worker(bytes: &[u8], interner: &mut Interner) -> Result<Option<WorkerCmd>> {
     match from_bytes::<WireBuf<'_, WorkerCmd>>(bytes)? {
         Wire::Batch { runs, fetches, frees, session: Some(session) } => {
-            Ok(WorkerCmd::Batch { session, batch: interner.decode_batch(runs, fetches, frees)? })
+            Ok(Some(WorkerCmd::Batch { session, batch: interner.decode_batch(runs, fetches, frees)? }))
         }
         Wire::Gang { session, gang, run } => {
-            Ok(WorkerCmd::Gang { session, gang, run: interner.decode_run(run)? })
+            Ok(Some(WorkerCmd::Gang { session, gang, run: interner.decode_run(run)? }))
         }
+        Wire::Structure(bytes) => interner.learn(bytes).map(|_| None),
         Wire::Batch { .. } | Wire::Plain(WorkerCmd::Batch { .. } | WorkerCmd::Gang { .. }) => {
             bail!(Connection, "message: a batch in disguise")
         }
-        Wire::Plain(command) => Ok(command),
+        Wire::Plain(command) => Ok(Some(command)),
     }
 }
 
@@ -289,10 +368,34 @@ mod tests {
             let programs = vec![program(2, i % 700), program(3, i % 31), program(2000, i)];
             let command = WorkerCmd::Batch { session, batch: batch(programs) };
             let bytes = encode_worker(&command, &mut a);
-            assert_eq!(decode_worker(&bytes, &mut b).unwrap(), command);
+            assert_eq!(decode_worker(&bytes, &mut b).unwrap(), Some(command));
         }
         assert_eq!(a.len(), b.len());
         assert!(a.len() <= MAX_STRUCTURES && a.bytes <= MAX_KEPT_BYTES && a.bytes == b.bytes);
+    }
+
+    #[test]
+    fn what_a_gang_runs_is_written_once_for_all_its_workers() {
+        let gang = |number| WorkerCmd::Gang {
+            session: SessionId(4),
+            gang: Gang { mesh: 1, number },
+            run: Run { seq: number, program: program(500, 1), prefix: None },
+        };
+        let (first, again) = (gang(1), gang(2));
+        let mut shelf = Shelf::default();
+        let mut carried = Vec::new();
+        for _worker in 0..3 {
+            let (mut a, mut b) = (Interner::new(), Interner::new());
+            let ahead = encode_ahead(&first, &mut a, &mut shelf).expect("the worker does not know it");
+            assert_eq!(decode_worker(&ahead, &mut b).unwrap(), None);
+            let bytes = encode_worker(&first, &mut a);
+            assert!(bytes.len() < 64, "{} bytes beside the structure", bytes.len());
+            assert_eq!(decode_worker(&bytes, &mut b).unwrap().as_ref(), Some(&first));
+            assert_eq!(encode_ahead(&again, &mut a, &mut shelf), None);
+            assert_eq!(decode_worker(&encode_worker(&again, &mut a), &mut b).unwrap().as_ref(), Some(&again));
+            carried.push(ahead.as_ptr());
+        }
+        assert!(carried.iter().all(|at| *at == carried[0]), "the same bytes serve all");
     }
 
     #[test]

@@ -18,7 +18,10 @@ pub enum Detail {
     Nothing,
     /// Counters from time to time.
     Counters,
-    /// Counters, and a line for every message and program.
+    /// Counters, and a line for every program that ran and for what is rare: who comes and goes, plans that are made,
+    /// moves and failures.
+    Runs,
+    /// The same, and a line for every message.
     Programs,
     /// The same, and how long every kernel took.
     Kernels,
@@ -103,9 +106,9 @@ pub struct Carried {
 pub enum WorkEvent {
     Ran(Box<Ran>),
     Carried(Carried),
-    /// The steps of a plan, before the first time that their times are told.
     /// A program of some time ago, remembered for its own client.
     Recent(Box<Ran>),
+    /// The steps of a plan, before the first time that their times are told.
     Steps {
         key: u64,
         steps: Vec<StepInfo>,

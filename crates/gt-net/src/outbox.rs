@@ -15,6 +15,9 @@ use crate::link::{Alive, Limits, Link, LinkError, Millis, Received};
 use crate::process::Process;
 use crate::stream::Stream;
 
+/// Bytes that are written before others have a turn.
+const AT_ONCE: usize = 1 << 20;
+
 /// A peer's number at the server, the same across cuts and never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub u64);
@@ -129,24 +132,36 @@ impl Outbox {
         self.peers.get(&peer).map_or(0, |entry| entry.link.unacked_bytes())
     }
 
-    /// Writes at once what the sockets take; a handler that goes on working may call it in between.
+    /// Writes at once what the sockets take; a handler that goes on working may call it in between. Where many peers are
+    /// sent much, the rest is left to the tasks of their connections, so that others have a turn in between.
     pub fn flush(&mut self) {
+        let mut written = 0;
         for peer in std::mem::take(&mut self.dirty) {
-            self.flush_peer(peer);
+            if written < AT_ONCE {
+                written += self.write_peer(peer);
+            } else if let Some(Entry { connection: Some(connection), .. }) = self.peers.get(&peer) {
+                connection.notify.notify_one();
+            }
         }
+    }
+
+    /// Writes what the peer's socket takes, and has its connection's task see to the rest; gives how much it took.
+    fn write_peer(&mut self, peer: PeerId) -> usize {
+        let Some(Entry { link, connection: Some(connection), .. }) = self.peers.get_mut(&peer) else {
+            return 0;
+        };
+        // A broken socket shows when the connection's task reads it.
+        let written = connection.fd.get_ref().write_link(link).unwrap_or(0);
+        if link.wants_write() {
+            connection.notify.notify_one();
+        }
+        written
     }
 
     /// Writes what the peer's socket takes; true when some is left.
     pub(crate) fn flush_peer(&mut self, peer: PeerId) -> bool {
-        let Some(Entry { link, connection: Some(connection), .. }) = self.peers.get_mut(&peer) else {
-            return false;
-        };
-        // A broken socket shows when the connection's task reads it.
-        let _ = connection.fd.get_ref().write_link(link);
-        if link.wants_write() {
-            connection.notify.notify_one();
-        }
-        link.wants_write()
+        self.write_peer(peer);
+        self.wants_write(peer)
     }
 
     /// True when bytes wait for the socket.

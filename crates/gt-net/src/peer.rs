@@ -259,6 +259,12 @@ impl Peer {
         Ok(())
     }
 
+    /// Says that something is to come that nobody waits for: it is read as soon as it is there, not with the next answer
+    /// that somebody drives for.
+    pub fn attend(&self) {
+        self.guard.shared.drivers.want();
+    }
+
     /// Bytes sent and not yet acknowledged by the server.
     pub fn unacked_bytes(&self) -> usize {
         self.guard.shared.state.lock().link.unacked_bytes()
@@ -298,6 +304,7 @@ impl Guard {
         drop(state);
         self.shared.room.notify_all();
         self.shared.wake();
+        self.shared.drivers.call_back();
         let thread = self.thread.lock().take();
         // Called by `on_event`, the I/O thread cannot end before it returns.
         let inside = self.shared.state.lock().reader == Some(thread::current().id());

@@ -130,18 +130,22 @@ impl Stream {
         Ok(())
     }
 
-    /// Writes the link's bytes until none are left or the socket is full; `wants_write` tells which.
-    pub fn write_link(&self, link: &mut Link) -> io::Result<()> {
+    /// Writes the link's bytes until none are left or the socket is full, `wants_write` tells which; gives how many.
+    pub fn write_link(&self, link: &mut Link) -> io::Result<usize> {
+        let mut written = 0;
         while link.wants_write() {
             let mut slices = [IoSlice::new(&[]); 64];
             let filled = link.slices(&mut slices);
             match self.write_some(&slices[..filled]) {
-                Ok(count) => link.wrote(count),
+                Ok(count) => {
+                    link.wrote(count);
+                    written += count;
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        Ok(written)
     }
 }
 

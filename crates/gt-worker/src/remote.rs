@@ -79,7 +79,8 @@ fn serve(
     let mut interner = Interner::new();
     let on_event = move |event| match event {
         Event::Message(bytes) => match decode_worker(&bytes, &mut interner) {
-            Ok(command) => hands.handle(command),
+            Ok(Some(command)) => hands.handle(command),
+            Ok(None) => {}
             Err(error) => ears.end(error.to_string()),
         },
         Event::Piece(bytes) => {

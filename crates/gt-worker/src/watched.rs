@@ -79,7 +79,7 @@ impl Watched {
             *sum += share as f64 * record.took.as_secs_f64();
         }
         self.failures += record.failed as u64;
-        if detail >= Detail::Programs {
+        if detail >= Detail::Runs {
             self.tell(core, record, detail);
         }
     }

@@ -1,5 +1,5 @@
 //! The dashboard: a page in the browser, `/metrics` for Prometheus and `/healthz`. It watches the server as any other
-//! client does: counters all the time, programs only while somebody looks at the page.
+//! client does: counters all the time, programs only while somebody looks at the page. A page is told what it does not have.
 
 mod json;
 mod metrics;
@@ -29,7 +29,7 @@ const LOOKED: Duration = Duration::from_secs(3);
 struct Board {
     history: VecDeque<Snapshot>,
     /// What happened between snapshots, as the page wants it.
-    points: VecDeque<String>,
+    points: VecDeque<json::Point>,
     recent: Recent,
     /// When the page last asked.
     looked: Option<Instant>,
@@ -98,12 +98,12 @@ fn follow(board: &Mutex<Board>, observer: &Observer) {
             None => {}
         }
         let wanted = match board.looked.is_some_and(|at| at.elapsed() < LOOKED) {
-            true => Detail::Programs,
+            true => Detail::Runs,
             false => Detail::Counters,
         };
         if wanted != detail {
             detail = wanted;
-            board.recent = Recent::default();
+            board.recent.clear();
             drop(board);
             if observer.watch(detail, EVERY_MS).is_err() {
                 return;
@@ -138,13 +138,13 @@ fn answer(request: &Request, board: &Mutex<Board>, door: &Door) -> Response {
             board.looked = Some(Instant::now());
             Response::ok(
                 "application/json",
-                json::state(&board.history, &board.points, board.lost.as_deref()),
+                json::state(&board.history, &board.points, request.since, board.lost.as_deref()),
             )
         }
         "/api/timeline" => {
             let mut board = board.lock();
             board.looked = Some(Instant::now());
-            Response::ok("application/json", board.recent.json())
+            Response::ok("application/json", board.recent.json(request.since))
         }
         "/metrics" => {
             let board = board.lock();

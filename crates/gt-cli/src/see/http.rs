@@ -18,6 +18,8 @@ pub struct Request {
     pub path: String,
     /// The value of `token`, from the query or the Authorization header.
     pub token: Option<String>,
+    /// What the page has already, as the query's `since` says.
+    pub since: u64,
     /// The Host header.
     pub host: String,
 }
@@ -123,9 +125,10 @@ fn read_request(reader: &mut impl BufRead) -> std::io::Result<Asked> {
         return Ok(Err(Response::error(405, "only GET is answered")));
     }
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    let mut request = Request { path: path.to_string(), token: None, host: String::new() };
-    let asked = query.split('&').find_map(|pair| pair.strip_prefix("token="));
-    request.token = asked.map(unescape);
+    let asked = |name: &str| query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+    let since = asked("since").and_then(|n| n.parse().ok()).unwrap_or(0);
+    let token = asked("token").map(unescape);
+    let mut request = Request { path: path.to_string(), token, since, host: String::new() };
     loop {
         let mut header = String::new();
         if reader.read_line(&mut header)? == 0 || header.trim().is_empty() {
@@ -177,6 +180,9 @@ mod tests {
     fn requests_are_read_and_nonsense_is_refused() {
         let request = ask("GET /api/state?token=a%20b HTTP/1.1\r\nHost: localhost:1\r\n\r\n").ok().unwrap();
         assert_eq!((request.path.as_str(), request.token.as_deref()), ("/api/state", Some("a b")));
+        assert_eq!(request.since, 0);
+        let request = ask("GET /api/state?a=b&since=12 HTTP/1.1\r\n\r\n").ok().unwrap();
+        assert_eq!((request.since, request.token), (12, None));
         let request = ask("GET / HTTP/1.1\r\nAuthorization: Bearer x\r\n\r\n").ok().unwrap();
         assert_eq!(request.token.as_deref(), Some("x"));
         assert_eq!(ask("POST / HTTP/1.1\r\n\r\n").err().unwrap().status, 405);

@@ -9,7 +9,9 @@ use gt_dispatcher::shard::{Ask, divide};
 use gt_dispatcher::{Action, Config, Event, Machine};
 use gt_ir::signal::{Lay, Mark, MeshAxis, SignalSpec};
 use gt_ir::{Input, Instr, Op, Program, Scalar, Structure, TensorId};
+use gt_net::intern::{Interner, Shelf, Written, decode_client, encode_ahead, encode_client, encode_worker};
 use gt_net::msg::{Batch, ClientMsg, Run, SessionId, WorkerCmd, WorkerId, WorkerInfo, WorkerMsg};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -34,17 +36,55 @@ const SMALLEST: qwen3::Sizes = qwen3::Sizes {
 struct Cluster {
     machine: Machine,
     spent: Duration,
-    longest: Duration,
+    /// The turns of the dispatcher since somebody looked: what each was about, its time, and the processor's part of it.
+    turns: Vec<Turn>,
+    /// Turns are timed by the processor's clock as well, which takes time itself.
+    closely: bool,
     /// Programs that workers have and have not run.
     sent: Vec<(WorkerId, SessionId, u64)>,
     plans: Vec<(u64, Arc<Ask>)>,
+    /// What each worker knows, and what was written for them: a server's part of a turn.
+    known: HashMap<WorkerId, Interner>,
+    shelf: Shelf,
+    /// The trainer's next message, as a server reads it.
+    message: Option<Vec<u8>>,
+}
+
+/// One turn of the dispatcher.
+#[derive(Clone, Copy)]
+struct Turn {
+    what: &'static str,
+    took: Duration,
+    /// The time in which the thread was running: the rest went to others on the same core.
+    ran: Duration,
+}
+
+/// The time that this thread has been running.
+fn running() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the clock exists on every Linux, and `time` is there to be written.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+fn name(event: &Event) -> &'static str {
+    match event {
+        Event::Client(TRAINER, _) => "a program comes",
+        Event::Client(..) => "another session's program comes",
+        Event::Worker(..) => "a worker has finished",
+        Event::Planned { .. } => "a division comes",
+        _ => "something else",
+    }
 }
 
 impl Cluster {
     fn new(workers: u32, shard: bool) -> Cluster {
         let machine = Machine::new(Config::default());
         let (sent, plans) = (Vec::new(), Vec::new());
-        let mut cluster = Cluster { machine, spent: Duration::ZERO, longest: Duration::ZERO, sent, plans };
+        let (spent, turns, closely) = (Duration::ZERO, Vec::new(), false);
+        let (known, shelf) = (HashMap::new(), Shelf::default());
+        let mut cluster =
+            Cluster { machine, spent, turns, closely, sent, plans, known, shelf, message: None };
         for i in 0..workers {
             let info = WorkerInfo {
                 name: format!("w{i}"),
@@ -69,11 +109,16 @@ impl Cluster {
 
     fn step(&mut self, event: Event) {
         let mut out = Vec::new();
+        let what = name(&event);
+        let before = if self.closely { running() } else { Duration::ZERO };
         let start = Instant::now();
+        let event = if self.closely { self.from_bytes(event) } else { event };
         self.machine.step(0, event, &mut out);
-        let took = start.elapsed();
-        self.spent += took;
-        self.longest = self.longest.max(took);
+        self.spent += start.elapsed();
+        if self.closely {
+            self.to_bytes(&out);
+            self.turns.push(Turn { what, took: start.elapsed(), ran: running() - before });
+        }
         for action in out {
             match action {
                 Action::ToWorker(worker, WorkerCmd::Gang { session, run, .. }) => {
@@ -84,6 +129,28 @@ impl Cluster {
                 }
                 Action::Plan { ask, program } => self.plans.push((ask, program)),
                 _ => {}
+            }
+        }
+    }
+
+    /// What a server does before the turn: it reads the message of a client that has sent it for the first time.
+    fn from_bytes(&self, event: Event) -> Event {
+        match (event, &self.message) {
+            (Event::Client(TRAINER, _), Some(bytes)) => {
+                let message = decode_client(bytes, &mut Interner::new()).expect("it was just written");
+                Event::Client(TRAINER, message)
+            }
+            (event, _) => event,
+        }
+    }
+
+    /// And after it: it writes what goes to workers.
+    fn to_bytes(&mut self, out: &[Action]) {
+        for action in out {
+            if let Action::ToWorker(worker, command) = action {
+                let interner = self.known.entry(*worker).or_default();
+                encode_ahead(command, interner, &mut self.shelf);
+                encode_worker(command, interner);
             }
         }
     }
@@ -108,7 +175,10 @@ impl Cluster {
 
     fn send(&mut self, session: SessionId, seq: u64, program: Program) {
         let runs = vec![Run { seq, program, prefix: None }];
-        self.step(Event::Client(session, ClientMsg::Batch(Batch { runs, ..Batch::default() })));
+        let message = ClientMsg::Batch(Batch { runs, ..Batch::default() });
+        let bytes = || encode_client(&message, &mut Interner::new());
+        self.message = (self.closely && session == TRAINER).then(bytes);
+        self.step(Event::Client(session, message));
     }
 
     /// Divides what is asked for, on a thread of its own; gives the time that took. Meanwhile another session works.
@@ -120,9 +190,12 @@ impl Cluster {
             let thread = std::thread::spawn(move || {
                 let start = Instant::now();
                 let result = divide(&asked).map(|d| d.map(Arc::new));
-                let _ = done.send((result, start.elapsed()));
+                let parts = result.iter().flatten().flat_map(|divided| divided.structures());
+                let written: Vec<Written> = parts.map(Written::new).collect();
+                let _ = done.send((result, written, start.elapsed()));
             });
-            let (result, time) = self.wait(&answer, other);
+            let (result, written, time) = self.wait(&answer, other);
+            written.into_iter().for_each(|written| self.shelf.add(written));
             let _ = thread.join();
             took += time;
             self.step(Event::Planned { ask, result });
@@ -140,7 +213,7 @@ impl Cluster {
     }
 }
 
-/// A session with small programs, each of which waits for the one before.
+/// A session with small programs, each of which waits for the one before and frees what that one made.
 #[derive(Default)]
 struct Other {
     seq: u64,
@@ -151,7 +224,9 @@ impl Other {
     fn step(&mut self, cluster: &mut Cluster) {
         let start = Instant::now();
         self.seq += 1;
-        cluster.send(OTHER, self.seq, fills(&[gt_ir::Ty::new(gt_ir::DType::F32, [16])], self.seq << 32));
+        let mut program = fills(&[gt_ir::Ty::new(gt_ir::DType::F32, [16])], self.seq << 32);
+        program.frees.extend((self.seq > 1).then_some(TensorId((self.seq - 1) << 32)));
+        cluster.send(OTHER, self.seq, program);
         cluster.work();
         self.longest = self.longest.max(start.elapsed());
     }
@@ -226,7 +301,7 @@ fn measure(name: &str, workers: u32, steps: u64, signal: Option<SignalSpec>) {
             frees,
         };
         if step == 0 {
-            (cluster.longest, other.longest) = (Duration::ZERO, Duration::ZERO);
+            (cluster.closely, other.longest) = (true, Duration::ZERO);
         }
         cluster.spent = Duration::ZERO;
         cluster.send(TRAINER, step + 2, program);
@@ -242,11 +317,16 @@ fn measure(name: &str, workers: u32, steps: u64, signal: Option<SignalSpec>) {
                 inputs.len(),
                 ms(planning)
             );
+            cluster.closely = false;
+            let mut turns = std::mem::take(&mut cluster.turns);
+            turns.sort_by_key(|turn| std::cmp::Reverse(turn.ran));
             println!(
-                "  meanwhile the longest turn of the dispatcher took {:.2} ms, of another session {:.2} ms",
-                ms(cluster.longest),
+                "  meanwhile another session waited for {:.2} ms at most; the longest turns:",
                 ms(other.longest)
             );
+            for turn in turns.iter().take(4) {
+                println!("  {:7.2} ms, {:.2} of them running: {}", ms(turn.took), ms(turn.ran), turn.what);
+            }
         } else {
             times.push(cluster.spent.as_secs_f64() * 1e6 / workers as f64);
         }

@@ -1,6 +1,6 @@
 //! Structures that were found well formed, with the types of their values, for all sessions (C4).
 
-use gt_ir::{Instr, Op, Program, Result, Structure, Ty, bail};
+use gt_ir::{Binding, Instr, Op, Program, Result, Structure, Ty, bail};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -18,20 +18,29 @@ pub(super) struct Checked {
 
 struct Entry {
     structure: Arc<Structure>,
-    types: Arc<[Ty]>,
+    rules: Rules,
     used: u64,
 }
 
+/// What is known of a structure.
+#[derive(Clone)]
+pub(super) struct Rules {
+    /// The types of its values, inputs first.
+    pub types: Arc<[Ty]>,
+    /// What a program of it may be bound to.
+    pub binding: Arc<Binding>,
+}
+
 impl Checked {
-    /// The types of a program's values, inputs first. Lets the program share the structure that is known already.
-    pub fn check(&mut self, program: &mut Program) -> Result<Arc<[Ty]>> {
+    /// What is known of a program's structure. Lets the program share the structure that is known already.
+    pub fn check(&mut self, program: &mut Program) -> Result<Rules> {
         self.clock += 1;
         if let Some(entry) = self.known.get_mut(&program.key) {
             let same = Arc::ptr_eq(&entry.structure, &program.structure);
             if same || entry.structure == program.structure {
                 entry.used = self.clock;
                 program.structure = entry.structure.clone();
-                return Ok(entry.types.clone());
+                return Ok(entry.rules.clone());
             }
         }
         if program.key != program.structure.key() {
@@ -42,22 +51,24 @@ impl Checked {
             bail!(Value, "program: {} is for the dispatcher alone to write", instr.op.text());
         }
         let types: Arc<[Ty]> = program.structure.check()?.into();
-        self.keep(program, types.clone());
-        Ok(types)
+        let binding = Arc::new(Binding::of(&program.structure, &types)?);
+        let rules = Rules { types, binding };
+        self.keep(program, rules.clone());
+        Ok(rules)
     }
 
-    fn keep(&mut self, program: &Program, types: Arc<[Ty]>) {
-        self.values += types.len();
-        let entry = Entry { structure: program.structure.clone(), types, used: self.clock };
+    fn keep(&mut self, program: &Program, rules: Rules) {
+        self.values += rules.types.len();
+        let entry = Entry { structure: program.structure.clone(), rules, used: self.clock };
         if let Some(old) = self.known.insert(program.key, entry) {
-            self.values -= old.types.len();
+            self.values -= old.rules.types.len();
         }
         while self.known.len() > MAX_STRUCTURES || self.values > MAX_VALUES {
             let Some(oldest) = self.known.iter().min_by_key(|(_, e)| e.used).map(|(&key, _)| key) else {
                 break;
             };
             if let Some(old) = self.known.remove(&oldest) {
-                self.values -= old.types.len();
+                self.values -= old.rules.types.len();
             }
         }
     }

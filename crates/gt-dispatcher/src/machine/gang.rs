@@ -1,5 +1,6 @@
 //! A session's programs over several workers: when they may go, what goes with them, and values that lie in pieces.
 
+use super::checked::Rules;
 use super::holders::Holders;
 use super::kinds::can_meet;
 use super::mesh::{Known, Mesh, Situation, family};
@@ -190,14 +191,18 @@ impl Session {
     /// Gets a program ready to go: it is divided, and its inputs are on the workers. Whatever else is wrong with it
     /// shows when it goes.
     pub(super) fn prepare(&mut self, program: &mut Program, parts: &mut Parts, cx: &mut Cx) -> Ready {
+        // Where nothing divides programs, no tensor lies in pieces.
+        if self.sharding.is_none() && self.signals.is_empty() {
+            return Ready::Alone;
+        }
         let Some(mesh) = self.mesh(program, cx) else {
             self.gather_inputs(program, parts, cx);
             return Ready::Alone;
         };
-        let Ok(types) = cx.checked.check(program) else { return Ready::Alone };
+        let Ok(Rules { types, binding }) = cx.checked.check(program) else { return Ready::Alone };
         let usable = |t: &Tensor| t.poison.is_none() && t.freed_by == 0;
         let known = |id: &TensorId| self.tensors.get(id).is_some_and(usable);
-        if program.check_binding(&types).is_err() || !program.inputs.iter().all(known) {
+        if binding.check(program).is_err() || !program.inputs.iter().all(known) {
             return Ready::Alone;
         }
         for id in &program.inputs {
@@ -272,6 +277,7 @@ impl Session {
             if self.tensors.insert(id, tensor).is_some() {
                 bail!(Value, "tensor {} is written twice", id.0);
             }
+            self.newest = self.newest.max(id);
         }
         mesh.workers.iter().for_each(|w| cx.pool.hold(*w, bytes));
         let dying = program.inputs.iter().zip(&program.structure.inputs).filter(|(_, i)| i.dies);
@@ -494,7 +500,7 @@ impl Session {
 }
 
 /// How a result lies; nothing if every worker has all of it.
-fn spread(mesh: &Arc<Mesh>, layouts: &Layouts) -> Option<Spread> {
+fn spread(mesh: &Arc<Mesh>, layouts: &Layouts) -> Option<Box<Spread>> {
     let splits = layouts.iter().zip(&mesh.shape).any(|(l, n)| *l != Layout::Whole && *n > 1);
-    splits.then(|| Spread { mesh: mesh.clone(), layouts: layouts.clone() })
+    splits.then(|| Box::new(Spread { mesh: mesh.clone(), layouts: layouts.clone() }))
 }

@@ -2,6 +2,7 @@
 //! Nothing is formatted unless a session or the server asked for it.
 
 use super::message::program_bytes;
+use super::note::{Details, Note};
 use super::{Action, Cx, Session};
 use gt_ir::{Program, Result, TensorId};
 use gt_net::msg::{
@@ -25,13 +26,13 @@ const MAX_TRACED: usize = 4096;
 pub(super) struct Log {
     /// It is kept in a file or printed.
     kept: bool,
-    /// Somebody watches.
-    tracing: bool,
+    /// How closely somebody watches.
+    tracing: Detail,
     full: bool,
     lines: u64,
     seen: HashSet<u64>,
-    /// Lines for those who watch, and how closely one has to watch to see each.
-    traced: Vec<(Detail, String)>,
+    /// What those who watch will be told, and how closely one has to watch to see it.
+    traced: Vec<(Detail, Traced)>,
     /// How closely one has to watch to see the last line.
     last: Detail,
     /// The time in microseconds, where it is known better than in milliseconds.
@@ -41,6 +42,13 @@ pub(super) struct Log {
     origins: HashMap<u64, Arc<Vec<u32>>>,
 }
 
+/// What somebody who watches will be told.
+enum Traced {
+    Note(Note),
+    /// Belongs to the note before.
+    Line(String),
+}
+
 impl Log {
     pub fn new(kept: bool, full: bool) -> Log {
         Log { kept, full, ..Log::default() }
@@ -48,7 +56,12 @@ impl Log {
 
     /// True if lines are wanted.
     pub fn is_on(&self) -> bool {
-        self.kept || self.tracing
+        self.wants(Detail::Runs)
+    }
+
+    /// True if lines are wanted that one sees who watches this closely.
+    pub fn wants(&self, detail: Detail) -> bool {
+        self.kept || self.tracing >= detail
     }
 
     /// How closely workers are watched for the log itself.
@@ -56,20 +69,28 @@ impl Log {
         if self.kept { Detail::Programs } else { Detail::Nothing }
     }
 
-    /// Somebody begins to watch, or nobody does any more.
-    pub fn trace(&mut self, on: bool) {
-        if on && !self.tracing {
+    /// Somebody begins to watch so closely, or nobody does any more.
+    pub fn trace(&mut self, detail: Detail) {
+        if detail >= Detail::Programs && self.tracing < Detail::Programs {
             // Whoever comes has seen no program.
             self.seen.clear();
         }
-        self.tracing = on;
-        if !on {
+        self.tracing = detail;
+        if detail < Detail::Runs {
             self.traced.clear();
         }
     }
 
+    /// Lines for those who watch, and how closely one has to watch to see each.
     pub fn take_traced(&mut self) -> Vec<(Detail, String)> {
-        std::mem::take(&mut self.traced)
+        let lines = std::mem::take(&mut self.traced).into_iter().map(|(detail, what)| match what {
+            Traced::Line(line) => (detail, line),
+            Traced::Note(note) => {
+                self.lines += 1;
+                (detail, note.line(self.lines))
+            }
+        });
+        lines.collect()
     }
 
     /// True if those who watch should get their lines now.
@@ -112,55 +133,55 @@ impl Log {
         self.troubles.iter().cloned().collect()
     }
 
-    /// One line: time, number, event, whom it concerns, what, size, details.
+    /// One line of the log, written now.
     pub fn format(
         &mut self,
         now: u64,
-        event: &str,
-        whom: &str,
-        what: &str,
+        event: &'static str,
+        whom: &Arc<str>,
+        what: &'static str,
         bytes: u64,
-        details: &str,
+        details: impl Into<Details>,
     ) -> String {
         self.lines += 1;
-        let now = self.micros(now);
-        let (seconds, micros) = (now / 1_000_000, now % 1_000_000);
-        let number = self.lines;
-        let size = size_text(bytes);
-        format!("{seconds}.{micros:06}s | #{number:04} | {event} | {whom} | {what} | {size} | {details}")
-    }
-
-    fn put(&mut self, line: String, out: &mut Vec<Action>) {
-        if self.tracing {
-            self.traced.push((self.last, line.clone()));
-        }
-        if self.kept {
-            out.push(Action::Log(line));
-        }
+        let (at, whom, details) = (self.micros(now), whom.clone(), details.into());
+        Note { at, event, whom, what, bytes, details }.line(self.lines)
     }
 
     /// Lines that belong to the one before.
     pub fn lines(&mut self, lines: &[String], out: &mut Vec<Action>) {
-        if self.is_on() {
-            lines.iter().for_each(|line| self.put(line.clone(), out));
+        for line in lines {
+            if self.kept {
+                out.push(Action::Log(line.clone()));
+            }
+            if self.tracing >= self.last {
+                self.traced.push((self.last, Traced::Line(line.clone())));
+            }
         }
     }
 
-    /// Writes a line to the server's log, if it is kept.
-    pub fn line(
+    /// Notes an event in the server's log if it is kept, and for those who watch.
+    pub fn line<D: Into<Details>>(
         &mut self,
         now: u64,
         out: &mut Vec<Action>,
-        event: &str,
-        whom: &str,
-        what: &str,
+        event: &'static str,
+        whom: &Arc<str>,
+        what: &'static str,
         bytes: u64,
-        details: impl FnOnce() -> String,
+        details: impl FnOnce() -> D,
     ) {
-        if self.is_on() {
-            let line = self.format(now, event, whom, what, bytes, &details());
-            self.last = if matches!(event, "KERNELS" | "STEPS") { Detail::Kernels } else { Detail::Programs };
-            self.put(line, out);
+        self.last = seen_by(event, what);
+        if self.kept {
+            let line = self.format(now, event, whom, what, bytes, details());
+            if self.tracing >= self.last {
+                self.traced.push((self.last, Traced::Line(line.clone())));
+            }
+            out.push(Action::Log(line));
+        } else if self.tracing >= self.last {
+            let (at, whom, details) = (self.micros(now), whom.clone(), details().into());
+            let note = Note { at, event, whom, what, bytes, details };
+            self.traced.push((self.last, Traced::Note(note)));
         }
     }
 
@@ -172,42 +193,59 @@ impl Log {
     }
 }
 
+/// How closely one has to watch to see an event.
+fn seen_by(event: &str, what: &str) -> Detail {
+    match event {
+        "KERNELS" | "STEPS" => Detail::Kernels,
+        "RAN" | "CONNECT" | "DISCONNECT" | "COMPILE" | "ERROR" | "MOVE" => Detail::Runs,
+        "WORKER_RECV" if what == "Moved" => Detail::Runs,
+        _ => Detail::Programs,
+    }
+}
+
 impl Session {
     pub(super) fn logs(&self, cx: &Cx) -> bool {
         self.log.is_some() || cx.log.is_on()
     }
 
-    /// Writes a line to the session's log and to the server's. `worker` is whom it concerns, else the client.
-    pub(super) fn note(
+    /// Notes an event in the session's log and in the server's. `worker` is whom it concerns, else the client.
+    pub(super) fn note<D: Into<Details>>(
         &mut self,
         cx: &mut Cx,
-        event: &str,
+        event: &'static str,
         worker: Option<WorkerId>,
-        what: &str,
+        what: &'static str,
         bytes: u64,
-        details: impl FnOnce() -> String,
+        details: impl FnOnce() -> D,
     ) {
-        if !self.logs(cx) {
+        let seen = cx.log.wants(seen_by(event, what));
+        if self.log.is_none() && !seen {
             return;
         }
         let whom = match worker {
-            None => format!("CLIENT {}", self.name),
-            Some(id) => format!("WORKER {}", cx.pool.get(id).map_or("?", |w| w.info.name.as_str())),
+            None => self.whom.clone(),
+            Some(id) => cx.pool.whom(id),
         };
-        let details = details();
-        self.note_own(cx, event, &whom, what, bytes, &details);
-        cx.log.line(cx.now, cx.out, event, &whom, what, bytes, || details);
+        match seen {
+            true if self.log.is_none() => cx.log.line(cx.now, cx.out, event, &whom, what, bytes, details),
+            true => {
+                let text = details().into().text();
+                self.note_own(cx, event, &whom, what, bytes, text.clone());
+                cx.log.line(cx.now, cx.out, event, &whom, what, bytes, || text);
+            }
+            false => self.note_own(cx, event, &whom, what, bytes, details()),
+        }
     }
 
     /// Writes a line to the session's own log, if it has one.
     pub(super) fn note_own(
         &mut self,
         cx: &mut Cx,
-        event: &str,
-        whom: &str,
-        what: &str,
+        event: &'static str,
+        whom: &Arc<str>,
+        what: &'static str,
         bytes: u64,
-        details: &str,
+        details: impl Into<Details>,
     ) {
         let Some(log) = &mut self.log else { return };
         log.fine = cx.log.fine;
@@ -266,16 +304,13 @@ impl Session {
         cx.out.extend(lines.into_iter().map(message));
     }
 
-    fn note_batch(&mut self, cx: &mut Cx, event: &str, worker: Option<WorkerId>, batch: &Batch) {
-        let self_id = self.id.0;
+    fn note_batch(&mut self, cx: &mut Cx, event: &'static str, worker: Option<WorkerId>, batch: &Batch) {
+        let session = self.id.0;
         for Run { seq, program, .. } in &batch.runs {
             let (key, ops) = (program.key, program.structure.instrs.len());
             self.note(cx, event, worker, "Program", program_bytes(program), || {
-                let (ins, outs, frees) = (program.inputs.len(), program.outs.len(), program.frees.len());
-                let session = self_id;
-                format!(
-                    "session={session} seq={seq} key={key:016x} ops={ops} in={ins} out={outs} frees={frees}"
-                )
+                let (inputs, outs, frees) = (program.inputs.len(), program.outs.len(), program.frees.len());
+                Details::Program { session, seq: *seq, key, ops, inputs, outs, frees }
             });
             if worker.is_none() {
                 self.note_instructions(cx, program);
@@ -284,13 +319,13 @@ impl Session {
         if !batch.fetches.is_empty() || !batch.frees.is_empty() {
             let what = if batch.fetches.is_empty() { "Free" } else { "Fetch" };
             self.note(cx, event, worker, what, 8 * (batch.fetches.len() + batch.frees.len()) as u64, || {
-                let fetched: Vec<String> = batch.fetches.iter().map(|f| tensor_text(f.tensor)).collect();
-                format!("fetches=[{}] frees={}", fetched.join(" "), batch.frees.len())
+                let fetched = batch.fetches.iter().map(|f| f.tensor).collect();
+                Details::Asked { fetched, frees: batch.frees.len() }
             });
         }
     }
 
-    fn note_prefix(&mut self, cx: &mut Cx, event: &str, worker: Option<WorkerId>, prefix: &Prefix) {
+    fn note_prefix(&mut self, cx: &mut Cx, event: &'static str, worker: Option<WorkerId>, prefix: &Prefix) {
         let Prefix { id, program } = prefix;
         self.note(cx, event, worker, "Prefix", program_bytes(program), || {
             let (ops, kept) = (program.structure.instrs.len(), program.outs.len());
@@ -300,7 +335,7 @@ impl Session {
 
     fn note_instructions(&mut self, cx: &mut Cx, program: &Program) {
         let here = self.log.as_mut().is_some_and(|log| log.first_sight(program.key));
-        let server = cx.log.is_on() && cx.log.first_sight(program.key);
+        let server = cx.log.wants(Detail::Programs) && cx.log.first_sight(program.key);
         if !here && !server {
             return;
         }
@@ -357,8 +392,11 @@ impl Session {
         match message {
             SessionMsg::Update { completed, values, failures } => {
                 let bytes = 16 + values_bytes(values);
-                self.note(cx, "SEND", None, "Update", bytes, || {
-                    format!("completed={completed} values={} failures={}", values.len(), failures.len())
+                let (completed, values) = (*completed, values.len());
+                self.note(cx, "SEND", None, "Update", bytes, || Details::Progress {
+                    completed,
+                    values,
+                    failures: failures.len(),
                 });
                 for (seq, failure) in failures {
                     self.note(cx, "ERROR", None, "Program", 0, || {
@@ -438,12 +476,8 @@ impl Session {
     ) {
         self.note(cx, "WORKER_RECV", Some(worker), "Update", 16 + values_bytes(values), || {
             let last = finished.last().copied().unwrap_or(0);
-            format!(
-                "finished={} last={last} values={} failures={}",
-                finished.len(),
-                values.len(),
-                failures.len()
-            )
+            let (finished, values, failures) = (finished.len(), values.len(), failures.len());
+            Details::Finished { finished, last, values, failures }
         });
     }
 
@@ -492,43 +526,4 @@ fn failure_text(failure: &Failure) -> String {
 
 fn tensor_text(id: TensorId) -> String {
     format!("TENSOR[{}]", id.0)
-}
-
-/// In whole numbers: fractions take longer to write than all the rest of a line.
-fn size_text(bytes: u64) -> String {
-    // Rounded to a tenth or a hundredth of a unit.
-    let part = |unit: u64, of: u64| {
-        let parts = (bytes as u128 * of as u128 + unit as u128 / 2) / unit as u128;
-        (parts / of as u128, parts % of as u128)
-    };
-    match bytes {
-        0..1024 => format!("{bytes}B"),
-        1024..1_048_576 => {
-            let (whole, tenths) = part(1024, 10);
-            format!("{whole}.{tenths}KB")
-        }
-        1_048_576..1_073_741_824 => {
-            let (whole, hundredths) = part(1_048_576, 100);
-            format!("{whole}.{hundredths:02}MB")
-        }
-        _ => {
-            let (whole, hundredths) = part(1_073_741_824, 100);
-            format!("{whole}.{hundredths:02}GB")
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::size_text;
-
-    #[test]
-    fn sizes_are_rounded() {
-        let sizes = [(1023, "1023B"), (1024, "1.0KB"), (1536, "1.5KB"), (1075, "1.0KB"), (1076, "1.1KB")];
-        let large =
-            [(4_000_000, "3.81MB"), (1 << 20, "1.00MB"), (5 << 30, "5.00GB"), (u64::MAX, "17179869184.00GB")];
-        for (bytes, text) in sizes.into_iter().chain(large) {
-            assert_eq!(size_text(bytes), text);
-        }
-    }
 }

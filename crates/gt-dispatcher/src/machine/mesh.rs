@@ -219,7 +219,7 @@ impl Log {
     /// Says how a program was divided, and what is thought of it.
     pub(super) fn planned(&mut self, now: u64, out: &mut Vec<Action>, known: &Known) {
         let Known::Done(Ok(answer)) = known else { return };
-        self.line(now, out, "PLAN", "PLANNER", "Program", 0, || match answer {
+        self.line(now, out, "PLAN", &"PLANNER".into(), "Program", 0, || match answer {
             None => "on one worker".into(),
             Some(divided) => {
                 let Thought { lean, verdict, alone } = &divided.thought;

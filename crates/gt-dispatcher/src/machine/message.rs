@@ -1,5 +1,6 @@
 //! What a client says: programs are checked, placed, and sent on with what they need.
 
+use super::checked::Rules;
 use super::gang::Ready;
 use super::holders::Holder;
 use super::session::{Asked, Move, Moved, Pending, Session, Tensor, no_workers};
@@ -10,6 +11,7 @@ use gt_net::msg::{
     Batch, Bytes, ClientMsg, Failure, Fetch, Prefix, Run, SessionMsg, Value, WorkerCmd, WorkerId,
 };
 use smallvec::SmallVec;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashSet};
 
 /// Programs of one session begun early at most: a stream has one.
@@ -17,6 +19,20 @@ const MAX_PREFIXES: usize = 64;
 
 /// What one client message becomes: a batch per worker, in order of first use.
 pub(super) type Parts = SmallVec<[(WorkerId, Batch); 1]>;
+
+/// What is known of a program's inputs.
+enum Inputs {
+    /// One of them has no value, for this reason.
+    Poisoned(Box<Failure>),
+    /// All of them are at this worker, or on their way there.
+    At(Option<WorkerId>),
+}
+
+impl Inputs {
+    fn are_at(&self, worker: WorkerId) -> bool {
+        matches!(self, Inputs::At(Some(at)) if *at == worker)
+    }
+}
 
 pub(super) fn part(parts: &mut Parts, worker: WorkerId) -> &mut Batch {
     let at = parts.iter().position(|(w, _)| *w == worker).unwrap_or_else(|| {
@@ -211,29 +227,34 @@ impl Session {
         self.last_seq = seq;
         self.counters.programs += 1;
         self.counters.instructions += program.structure.instrs.len() as u64;
-        let checked = cx.checked.check(&mut program).and_then(|types| {
-            program.check_binding(&types)?;
+        let checked = cx.checked.check(&mut program).and_then(|Rules { types, binding }| {
+            binding.check(&program)?;
             self.check_marks(&program.structure, cx)?;
             Ok((self.check_tensors(seq, &program)?, types))
         });
         let fails = |error: Error| Failure { root: seq, instr: None, error };
         let (failure, types) = match (checked, ready) {
-            (Ok((Some(failure), types)), _) => (failure, Some(types)),
-            (Ok((None, types)), Ready::Gang(mesh, divided)) => {
+            (Ok((Inputs::Poisoned(failure), types)), _) => (*failure, Some(types)),
+            (Ok((_, types)), Ready::Gang(mesh, divided)) => {
                 if let Some(id) = prefix {
                     self.forget(id, None, cx);
                 }
                 return self.send_gang(seq, program, &types, mesh, &divided, parts, cx);
             }
-            (Ok((None, types)), Ready::Fails(error)) => (fails(error), Some(types)),
-            (Ok((None, types)), Ready::Alone | Ready::Waits(_)) => match self.place(&program, cx) {
-                Some(worker) => {
-                    let prefix = prefix.filter(|id| self.forget(*id, Some(worker), cx));
-                    let run = Run { seq, program, prefix };
-                    return self.send(run, &types, worker, parts, cx);
+            (Ok((_, types)), Ready::Fails(error)) => (fails(error), Some(types)),
+            (Ok((inputs, types)), Ready::Alone | Ready::Waits(_)) => {
+                match self.place(&program, &inputs, cx) {
+                    Some(worker) => {
+                        let prefix = prefix.filter(|id| self.forget(*id, Some(worker), cx));
+                        let run = Run { seq, program, prefix };
+                        if !inputs.are_at(worker) {
+                            run.program.inputs.iter().for_each(|id| self.bring(*id, worker, parts, cx));
+                        }
+                        return self.send(run, &types, worker, parts, cx);
+                    }
+                    None => (fails(no_workers(&cx.config.address)), Some(types)),
                 }
-                None => (fails(no_workers(&cx.config.address)), Some(types)),
-            },
+            }
             // What is wrong with the program is its own failure, and costs the session nothing else.
             (Err(error), _) => (fails(error), None),
         };
@@ -281,10 +302,10 @@ impl Session {
         at == Some(worker)
     }
 
-    /// Checks that every input is there, of the right type, once, and that no result is. Gives the root cause if an
-    /// input has no value.
-    fn check_tensors(&mut self, seq: u64, program: &Program) -> Result<Option<Failure>> {
+    /// Checks that every input is there, of the right type, once, and that no result is.
+    fn check_tensors(&mut self, seq: u64, program: &Program) -> Result<Inputs> {
         let mut poison = None;
+        let mut at = self.home;
         for (id, input) in program.inputs.iter().zip(&program.structure.inputs) {
             let Some(tensor) = self.tensors.get_mut(id) else {
                 bail!(Value, "program {seq}: it reads tensor {}, which does not exist", id.0)
@@ -296,9 +317,10 @@ impl Session {
                 bail!(Value, "program {seq}: tensor {} is an input twice", id.0);
             }
             tensor.read_by = seq;
+            at = at.filter(|home| tensor.is_at(*home));
             match &tensor.poison {
                 Some(why) => {
-                    poison.get_or_insert_with(|| (**why).clone());
+                    poison.get_or_insert_with(|| why.clone());
                 }
                 None if tensor.ty != input.ty => {
                     bail!(Value, "program {seq}: tensor {} is {}, not {}", id.0, tensor.ty, input.ty)
@@ -306,24 +328,35 @@ impl Session {
                 None => {}
             }
         }
+        self.check_outs(seq, &program.outs)?;
+        Ok(poison.map_or(Inputs::At(at), Inputs::Poisoned))
+    }
+
+    /// Checks that no result of a program is there, and none is written twice.
+    fn check_outs(&self, seq: u64, outs: &[TensorId]) -> Result<()> {
+        // Most results are numbered one after the other, behind all that came before.
+        let newest = self.newest;
+        if outs.first().is_none_or(|first| *first > newest) && outs.is_sorted_by(|a, b| a < b) {
+            return Ok(());
+        }
         let mut written: HashSet<TensorId, FixedState> = HashSet::default();
-        let many = program.outs.len() > 1;
-        for id in &program.outs {
-            if self.tensors.contains_key(id) || (many && !written.insert(*id)) {
+        for id in outs {
+            if self.tensors.contains_key(id) || !written.insert(*id) {
                 bail!(Value, "program {seq}: tensor {} is written twice", id.0);
             }
         }
-        Ok(poison)
+        Ok(())
     }
 
     pub(super) fn add(&mut self, id: TensorId, tensor: Tensor, cx: &mut Cx) -> Result<()> {
-        if self.tensors.contains_key(&id) {
+        let Entry::Vacant(place) = self.tensors.entry(id) else {
             bail!(Value, "tensor {} is written twice", id.0);
-        }
+        };
         for holder in tensor.holders.iter() {
             cx.pool.hold(holder.worker, tensor.bytes());
         }
-        self.tensors.insert(id, tensor);
+        place.insert(tensor);
+        self.newest = self.newest.max(id);
         Ok(())
     }
 
@@ -336,12 +369,13 @@ impl Session {
             let mut tensor = Tensor::new(out.unwrap_or_else(|| Ty::new(DType::Bool, [0])));
             tensor.poison = Some(Box::new(failure.clone()));
             self.tensors.entry(id).or_insert(tensor);
+            self.newest = self.newest.max(id);
         }
         self.news.failures.push((seq, failure));
     }
 
     /// The worker a program is to run on: home if its inputs are there, else where most of their bytes are.
-    fn place(&mut self, program: &Program, cx: &mut Cx) -> Option<WorkerId> {
+    fn place(&mut self, program: &Program, inputs: &Inputs, cx: &mut Cx) -> Option<WorkerId> {
         if self.spread {
             return cx.pool.least_loaded();
         }
@@ -349,20 +383,18 @@ impl Session {
             return Some(worker);
         }
         let home = self.home(cx)?;
+        if inputs.are_at(home) || program.inputs.is_empty() {
+            return Some(home);
+        }
         let mut bytes: SmallVec<[(WorkerId, u64); 4]> = SmallVec::new();
-        let mut all_home = true;
         for id in &program.inputs {
             let Some(tensor) = self.tensors.get(id) else { continue };
-            all_home &= tensor.is_at(home);
             for holder in tensor.holders.iter() {
                 match bytes.iter_mut().find(|(w, _)| *w == holder.worker) {
                     Some((_, n)) => *n += tensor.bytes(),
                     None => bytes.push((holder.worker, tensor.bytes())),
                 }
             }
-        }
-        if all_home {
-            return Some(home);
         }
         let best = bytes.into_iter().max_by_key(|(w, n)| (*n, *w == home, std::cmp::Reverse(*w)));
         Some(best.map_or(home, |(w, _)| w))
@@ -378,7 +410,7 @@ impl Session {
         self.home
     }
 
-    /// Sends a program to a worker, after what it needs from others.
+    /// Sends a program to a worker that has its inputs, or will have them.
     fn send(
         &mut self,
         run: Run,
@@ -388,9 +420,6 @@ impl Session {
         cx: &mut Cx,
     ) -> Result<()> {
         let Run { seq, mut program, prefix } = run;
-        for &id in &program.inputs {
-            self.bring(id, worker, parts, cx);
-        }
         for (&id, &out) in program.outs.iter().zip(&program.structure.outs) {
             let mut tensor = Tensor::new(types[out as usize].clone());
             tensor.holders.push(Holder { worker, moving: None });

@@ -2,13 +2,13 @@
 //! of workers, and nothing is formatted, while nobody does.
 
 use super::log::Log;
+use super::note::Details;
 use super::session::Moved;
 use super::{Action, Machine, Session};
 use gt_net::msg::{SessionId, SessionMsg, WorkerCmd, WorkerId};
-use gt_net::observe::{
-    ClientView, Detail, Family, Gauge, PerFamily, Ran, Scope, Snapshot, StepInfo, WorkEvent, WorkerView,
-};
+use gt_net::observe::{ClientView, Detail, Gauge, Ran, Scope, Snapshot, StepInfo, WorkEvent, WorkerView};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Snapshots are not sent more often than this.
 const LEAST_MS: u32 = 50;
@@ -25,9 +25,9 @@ struct Watching {
 }
 
 impl Watching {
-    /// True for one who wants lines of everybody's work.
-    fn traces(&self) -> bool {
-        self.scope == Scope::All && self.detail >= Detail::Programs
+    /// True for one who wants lines of everybody's work, seen this closely.
+    fn traces(&self, detail: Detail) -> bool {
+        self.scope == Scope::All && self.detail >= detail
     }
 }
 
@@ -42,9 +42,9 @@ pub(super) struct Observers {
 }
 
 impl Observers {
-    /// Those who want lines of everybody's work.
-    pub fn tracers(&self) -> impl Iterator<Item = SessionId> {
-        self.watching.iter().filter(|(_, w)| w.traces()).map(|(id, _)| *id)
+    /// True if somebody wants lines of everybody's work, seen this closely.
+    pub fn traces(&self, detail: Detail) -> bool {
+        self.watching.values().any(|w| w.traces(detail))
     }
 
     pub fn is_empty(&self) -> bool {
@@ -75,6 +75,8 @@ impl Machine {
         every_ms: u32,
         out: &mut Vec<Action>,
     ) {
+        // What has happened so far is for those who watched.
+        self.flush_traces(out);
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let own = if scope == Scope::Own { detail } else { Detail::Nothing };
         session.watch_own(own, out);
@@ -87,8 +89,10 @@ impl Machine {
             }
         }
         self.watch_workers(out);
-        if scope == Scope::All && detail >= Detail::Programs {
+        if scope == Scope::All && detail >= Detail::Runs {
             self.introduce(now, id, out);
+        }
+        if scope == Scope::All && detail >= Detail::Programs {
             self.sessions.keys().for_each(|other| self.ask_lines(*other, out));
         }
         self.wants_tick = true;
@@ -103,7 +107,7 @@ impl Machine {
 
     /// Asks a client for source lines, if somebody wants to see them. One that watches itself is not asked.
     pub(super) fn ask_lines(&self, id: SessionId, out: &mut Vec<Action>) {
-        if self.observers.tracers().next().is_some() && !self.observers.watches(id) {
+        if self.observers.traces(Detail::Programs) && !self.observers.watches(id) {
             out.push(Action::ToClient(id, SessionMsg::TellLines { on: true }));
         }
     }
@@ -118,10 +122,10 @@ impl Machine {
         out: &mut Vec<Action>,
     ) {
         let Some(session) = self.sessions.get(&id) else { return };
-        if self.observers.tracers().next().is_none() {
+        if !self.observers.traces(Detail::Programs) {
             return out.push(Action::ToClient(id, SessionMsg::TellLines { on: false }));
         }
-        let whom = format!("CLIENT {}", session.name);
+        let whom = session.whom.clone();
         let clean: String = text.chars().filter(|c| *c == '\t' || !c.is_control()).collect();
         self.log.line(now, out, "LINES", &whom, "Program", 0, || format!("session={} key={key:016x}", id.0));
         self.log.lines(&[format!("    LINES key={key:016x}{clean}")], out);
@@ -130,8 +134,9 @@ impl Machine {
     /// Tells workers how closely to watch, if that has changed.
     fn watch_workers(&mut self, out: &mut Vec<Action>) {
         let all = self.observers.watching.values().filter(|w| w.scope == Scope::All);
-        let wanted = all.map(|w| w.detail).max().unwrap_or_default().max(self.log.own_detail());
-        self.log.trace(self.observers.tracers().next().is_some());
+        let seen = all.map(|w| w.detail).max().unwrap_or_default();
+        self.log.trace(seen);
+        let wanted = seen.max(self.log.own_detail());
         if std::mem::replace(&mut self.observers.told, wanted) != wanted {
             for (worker, _) in self.pool.iter() {
                 out.push(Action::ToWorker(worker, WorkerCmd::Observe { session: None, detail: wanted }));
@@ -159,12 +164,11 @@ impl Machine {
         for (_, worker) in self.pool.iter() {
             let info = &worker.info;
             let details = format!("{} on {}, {} threads", info.backend, info.device, info.threads);
-            let whom = format!("WORKER {}", info.name);
-            lines.push(self.log.format(now, "CONNECT", &whom, "Worker", 0, &details));
+            lines.push(self.log.format(now, "CONNECT", &worker.whom, "Worker", 0, details));
         }
         for session in self.sessions.values().filter(|s| !self.observers.watches(s.id)) {
-            let (whom, details) = (format!("CLIENT {}", session.name), format!("session={}", session.id.0));
-            lines.push(self.log.format(now, "CONNECT", &whom, "Session", 0, &details));
+            let details = format!("session={}", session.id.0);
+            lines.push(self.log.format(now, "CONNECT", &session.whom, "Session", 0, details));
         }
         out.push(Action::ToClient(to, SessionMsg::Trace { lines }));
     }
@@ -190,10 +194,10 @@ impl Machine {
         for event in events {
             match event {
                 WorkEvent::Ran(ran) => self.with_session(now, ran.session, out, |s, cx| {
-                    let start = at(ran.start_us);
-                    s.note(cx, "RAN", Some(worker), "Program", 0, || ran_text(&ran, start));
+                    let (start, ran) = (at(ran.start_us), Arc::new(*ran));
+                    s.note(cx, "RAN", Some(worker), "Program", 0, || Details::Ran(ran.clone(), start));
                     if !ran.kernels.is_empty() {
-                        s.note(cx, "KERNELS", Some(worker), "Program", 0, || kernels_text(&ran, start));
+                        s.note(cx, "KERNELS", Some(worker), "Program", 0, || Details::Kernels(ran, start));
                     }
                     Ok(())
                 }),
@@ -232,28 +236,24 @@ impl Machine {
             return;
         }
         let offset = self.observers.offset(worker, now_us, self.log.micros(now));
-        let whom = format!("WORKER {}", self.pool.get(worker).map_or("?", |w| w.info.name.as_str()));
+        let whom = self.pool.whom(worker);
         let mut lines = Vec::new();
         let mut log = Log::default();
         for event in events {
             match event {
                 WorkEvent::Recent(ran) => {
                     let start = ran.start_us.saturating_add_signed(offset);
-                    lines.push(log.format(now, "RAN", &whom, "Program", 0, &ran_text(&ran, start)));
+                    let ran: Arc<Ran> = Arc::new(*ran);
+                    let told = Details::Ran(ran.clone(), start);
+                    lines.push(log.format(now, "RAN", &whom, "Program", 0, told));
                     if !ran.kernels.is_empty() {
-                        lines.push(log.format(
-                            now,
-                            "KERNELS",
-                            &whom,
-                            "Program",
-                            0,
-                            &kernels_text(&ran, start),
-                        ));
+                        let told = Details::Kernels(ran, start);
+                        lines.push(log.format(now, "KERNELS", &whom, "Program", 0, told));
                     }
                 }
                 WorkEvent::Steps { key, steps } => {
                     let details = format!("key={key:016x} steps={}", steps.len());
-                    lines.push(log.format(now, "STEPS", &whom, "Plan", 0, &details));
+                    lines.push(log.format(now, "STEPS", &whom, "Plan", 0, details));
                     lines.extend(steps_text(&self.log, key, &steps));
                 }
                 WorkEvent::Ran(_) | WorkEvent::Carried(_) => {}
@@ -268,9 +268,9 @@ impl Machine {
         let mut log = Log::default();
         let name = |worker: WorkerId| self.pool.get(worker).map_or("?", |w| w.info.name.as_str());
         let mut text = |m: &Moved| {
-            let (tensor, from, to) = (m.tensor.0, name(m.from), name(m.to));
+            let (tensor, to) = (m.tensor.0, name(m.to));
             let details = format!("TENSOR[{tensor}] to {to} seq={} bytes={}", m.seq, m.bytes);
-            log.format(m.at, "MOVE", &format!("WORKER {from}"), "Send", m.bytes, &details)
+            log.format(m.at, "MOVE", &self.pool.whom(m.from), "Send", m.bytes, details)
         };
         let lines: Vec<String> = session.moved.iter().map(&mut text).collect();
         out.push(Action::ToClient(id, SessionMsg::Trace { lines }));
@@ -300,13 +300,12 @@ impl Machine {
         let ids: Vec<SessionId> =
             self.sessions.values().filter(|s| s.own_detail() >= Detail::Kernels).map(|s| s.id).collect();
         let details = || format!("key={key:016x} steps={}", texts.len());
-        let name = self.pool.get(worker).map_or("?".into(), |w| w.info.name.clone());
-        let whom = format!("WORKER {name}");
+        let whom = self.pool.whom(worker);
         self.log.line(now, out, "STEPS", &whom, "Plan", 0, details);
         self.log.lines(texts, out);
         for id in ids {
             self.with_session(now, id, out, |s, cx| {
-                s.note_own(cx, "STEPS", &whom, "Plan", 0, &details());
+                s.note_own(cx, "STEPS", &whom, "Plan", 0, details());
                 s.own_lines(cx, texts);
                 Ok(())
             });
@@ -345,7 +344,7 @@ impl Machine {
         if lines.is_empty() {
             return;
         }
-        for (id, watching) in self.observers.watching.iter().filter(|(_, w)| w.traces()) {
+        for (id, watching) in self.observers.watching.iter().filter(|(_, w)| w.traces(Detail::Runs)) {
             let seen = lines.iter().filter(|(detail, _)| *detail <= watching.detail);
             let lines = seen.map(|(_, line)| line.clone()).collect();
             out.push(Action::ToClient(*id, SessionMsg::Trace { lines }));
@@ -413,99 +412,4 @@ fn steps_text(log: &Log, key: u64, steps: &[StepInfo]) -> Vec<String> {
 /// A time of the log.
 fn seconds(us: u64) -> String {
     format!("{}.{:06}", us / 1_000_000, us % 1_000_000)
-}
-
-/// Milliseconds of the log.
-fn millis(us: u64) -> String {
-    format!("{}.{:03}", us / 1000, us % 1000)
-}
-
-fn ran_text(ran: &Ran, start_us: u64) -> String {
-    let mut text = format!(
-        "session={} seq={} key={:016x} ops={} start={}s took={}ms waited={}ms plan={}ms families={}",
-        ran.session.0,
-        ran.seq,
-        ran.key,
-        ran.instrs,
-        seconds(start_us),
-        millis(ran.took_us),
-        millis(ran.waited_us),
-        millis(ran.plan_us),
-        families_text(&ran.shares),
-    );
-    if ran.begun_early {
-        text += " begun early";
-    }
-    if ran.failed {
-        text += " failed";
-    }
-    if let Some(why) = &ran.why {
-        text += &format!(" why={why}");
-    }
-    text
-}
-
-/// `matmul:61,reduce:39`: the percent of each family that has any.
-fn families_text(shares: &PerFamily) -> String {
-    let some = Family::ALL.into_iter().zip(shares).filter(|(_, share)| **share >= 0.005);
-    let texts: Vec<String> =
-        some.map(|(f, share)| format!("{}:{}", f.text(), (share * 100.0).round() as u32)).collect();
-    texts.join(",")
-}
-
-/// `STEP:START+TOOK` in microseconds since the program's start. A program has some hundred steps, and this is written
-/// for each time that it runs: whole numbers are quicker to write than fractions.
-fn kernels_text(ran: &Ran, start_us: u64) -> String {
-    let (session, seq, key, start) = (ran.session.0, ran.seq, ran.key, seconds(start_us));
-    let mut text = format!("session={session} seq={seq} key={key:016x} start={start}s times=");
-    text.reserve(ran.kernels.len() * 18);
-    for (i, k) in ran.kernels.iter().enumerate() {
-        if i > 0 {
-            text.push(',');
-        }
-        push_number(&mut text, k.step);
-        text.push(':');
-        push_tenths(&mut text, k.start);
-        text.push('+');
-        push_tenths(&mut text, k.took);
-    }
-    text
-}
-
-/// Nanoseconds as microseconds with one digit behind the point.
-fn push_tenths(text: &mut String, ns: u32) {
-    let tenths = (ns as u64 + 50) / 100;
-    push_number(text, (tenths / 10) as u32);
-    text.push('.');
-    text.push((b'0' + (tenths % 10) as u8) as char);
-}
-
-fn push_number(text: &mut String, mut n: u32) {
-    let mut digits = [0; 10];
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (n % 10) as u8;
-        n /= 10;
-        if n == 0 {
-            break;
-        }
-    }
-    text.extend(digits[at..].iter().map(|d| *d as char));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_are_written_as_formats_write_them() {
-        for ns in [0, 49, 50, 99, 100, 949, 999, 1000, 12_345, 99_949, 4_294_967_295] {
-            let mut text = String::new();
-            push_tenths(&mut text, ns);
-            let want = (ns as f64 / 100.0).round() / 10.0;
-            assert_eq!(text, format!("{want:.1}"), "{ns}");
-        }
-        assert_eq!(millis(1_234_056), "1234.056");
-    }
 }

@@ -5,10 +5,13 @@ use gt_ir::TensorId;
 use gt_net::bulk::{Dir, Endpoint, Ticket, TicketKey};
 use gt_net::msg::{SessionId, WorkerId, WorkerInfo};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// One connected worker.
 pub(super) struct Worker {
     pub info: WorkerInfo,
+    /// What the log calls it.
+    pub whom: Arc<str>,
     /// Programs sent there and not reported as finished.
     pub queued: u64,
     /// Bytes of all tensors held or expected there.
@@ -30,10 +33,16 @@ pub(super) struct Pool {
 /// What a queued program or a session counts for, in bytes, when loads are compared.
 const PROGRAM_LOAD: u64 = 1 << 20;
 
+/// What the log calls a worker.
+pub(super) fn whom(info: &WorkerInfo) -> Arc<str> {
+    format!("WORKER {}", info.name).into()
+}
+
 impl Pool {
     pub fn add(&mut self, id: WorkerId, info: WorkerInfo) {
-        let sessions = BTreeSet::new();
-        self.workers.insert(id, Worker { info, queued: 0, live_bytes: 0, sessions, homes: 0, placed: 0 });
+        let (whom, sessions) = (whom(&info), BTreeSet::new());
+        self.workers
+            .insert(id, Worker { info, whom, queued: 0, live_bytes: 0, sessions, homes: 0, placed: 0 });
     }
 
     pub fn remove(&mut self, id: WorkerId) -> Option<Worker> {
@@ -42,6 +51,11 @@ impl Pool {
 
     pub fn get(&self, id: WorkerId) -> Option<&Worker> {
         self.workers.get(&id)
+    }
+
+    /// What the log calls a worker.
+    pub fn whom(&self, id: WorkerId) -> Arc<str> {
+        self.workers.get(&id).map_or_else(|| "WORKER ?".into(), |worker| worker.whom.clone())
     }
 
     pub fn get_mut(&mut self, id: WorkerId) -> Option<&mut Worker> {

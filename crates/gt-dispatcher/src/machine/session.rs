@@ -30,8 +30,9 @@ pub struct Tensor {
     pub freed_by: u64,
     /// The last program that read it.
     pub read_by: u64,
-    /// How it lies on a mesh, if no worker has all of it; its holders are the mesh's workers.
-    pub spread: Option<Spread>,
+    /// How it lies on a mesh, if no worker has all of it; its holders are the mesh's workers. Apart, because most do not
+    /// and a step touches hundreds of tensors.
+    pub spread: Option<Box<Spread>>,
 }
 
 /// How a tensor lies on the workers of a mesh.
@@ -178,6 +179,8 @@ pub(super) struct LogTo {
 pub struct Session {
     pub id: SessionId,
     pub(super) name: String,
+    /// What the log calls its client.
+    pub(super) whom: Arc<str>,
     /// Places all work on the least-loaded worker instead of at home (`GT_PLACEMENT=spread`).
     pub(super) spread: bool,
     pub(super) log: Option<Box<Log>>,
@@ -193,6 +196,8 @@ pub struct Session {
     /// Where its programs run unless there is a reason against it.
     pub(super) home: Option<WorkerId>,
     pub(super) tensors: HashMap<TensorId, Tensor, FixedState>,
+    /// No tensor with a higher number has come so far.
+    pub(super) newest: TensorId,
     /// The number of the last program received.
     pub(super) last_seq: u64,
     pub(super) pending: BTreeMap<u64, Pending>,
@@ -264,6 +269,7 @@ impl Session {
         };
         Ok(Session {
             id,
+            whom: format!("CLIENT {name}").into(),
             name,
             spread: var("GT_PLACEMENT") == Some("spread"),
             log: (log_to.file || log_to.debug).then(|| Box::new(Log::new(true, full))),
@@ -274,6 +280,7 @@ impl Session {
             compiling,
             home: None,
             tensors: HashMap::default(),
+            newest: TensorId(0),
             last_seq: 0,
             pending: BTreeMap::new(),
             prefixes: BTreeMap::new(),

@@ -4,7 +4,7 @@
 use super::Ask;
 use gt_ir::layout::{Layout, Layouts, Part, Rule, by_blocks, by_key_heads, legal, piece};
 use gt_ir::op::{ADAM_NUMBERS, SGD_NUMBERS};
-use gt_ir::{Arg, ArgTy, Instr, Op, ReduceKind, Scalar, Structure, Ty, View};
+use gt_ir::{Arg, ArgTy, Binary, Instr, Op, ReduceKind, Scalar, Structure, Ty, View};
 use smallvec::{SmallVec, smallvec};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -26,6 +26,8 @@ pub struct Choice {
     pub bucket: u64,
     /// What is no larger waits for others to travel with, whatever has time or not.
     pub small: u64,
+    /// By axis: sums are taken for all along it, as signals say.
+    pub keeps: SmallVec<[bool; 2]>,
 }
 
 /// Ways to run one instruction: a rule and what it costs, its operands included.
@@ -61,7 +63,9 @@ struct Chooser<'a> {
 type Reads = SmallVec<[Layout; 2]>;
 
 /// How many times what it costs to move a piece that is to stay where it is.
-const TORN: f64 = 50.0;
+const TORN: f64 = 400.0;
+/// And one that was computed along an axis on which values are to be whole.
+const STRAYED: f64 = 32.0;
 /// How often an axis is gone through.
 const PASSES: usize = 2;
 /// The part of what a journey costs that one more reader is thought to pay.
@@ -113,6 +117,7 @@ pub fn choose(ask: &Ask) -> Choice {
         splits,
         bucket: ask.costs.bucket(),
         small: ask.costs.small(),
+        keeps: ask.keeps.clone(),
     }
 }
 
@@ -193,7 +198,7 @@ impl<'a> Chooser<'a> {
     }
 
     fn choose(mut self) -> Along {
-        if self.ask.follows {
+        if self.ask.follows && !self.keeps() {
             return self.follow();
         }
         let mut along = Along { rules: Vec::new(), splits: false, read: Vec::new() };
@@ -210,20 +215,28 @@ impl<'a> Chooser<'a> {
         self.ask.inputs[v][self.axis]
     }
 
+    /// True if computed values are to be whole along the axis.
+    fn keeps(&self) -> bool {
+        self.ask.keeps.get(self.axis).is_some_and(|keeps| *keeps)
+    }
+
     /// What it costs to bring a value from one layout to another. Where computed values are to be whole along the axis,
-    /// what comes in pieces stays in them, and sums are taken for all.
+    /// what comes in pieces stays in them, sums are taken for all, and nothing is split to be put together again.
     fn convert(&self, v: u32, from: Layout, to: Layout) -> Option<f64> {
-        let ty = &self.types[v as usize];
-        let costs = &self.ask.costs;
-        if !self.ask.keeps.get(self.axis).is_some_and(|keeps| *keeps) {
-            return costs.convert(ty, from, to, self.parts);
+        let convert = |from, to| self.ask.costs.convert(&self.types[v as usize], from, to, self.parts);
+        if !self.keeps() {
+            return convert(from, to);
         }
         match (from, to) {
-            (Layout::Partial(_), Layout::Split(_)) => costs.convert(ty, from, Layout::Whole, self.parts),
-            (Layout::Split(_), _) if self.graph.producer[v as usize].is_none() => {
-                Some(costs.convert(ty, from, to, self.parts)? * TORN)
+            (Layout::Partial(_), Layout::Split(_)) => {
+                Some(convert(from, Layout::Whole)? + convert(Layout::Whole, to)?)
             }
-            _ => costs.convert(ty, from, to, self.parts),
+            (Layout::Split(_), _) => {
+                let given = self.graph.producer[v as usize].is_none();
+                let times = if given { TORN } else { STRAYED };
+                Some(convert(from, to)? * times / self.ask.costs.steady)
+            }
+            _ => convert(from, to),
         }
     }
 
@@ -307,6 +320,11 @@ impl<'a> Chooser<'a> {
         }
         let fixed = self.is_fixed(i);
         rules.retain(|rule| fixed || worth(rule, &args, outs, ask.costs.least));
+        if self.keeps() && !matches!(instr.op, Op::Binary(Binary::Add | Binary::Sub) | Op::View(_)) {
+            // Sums are taken once, where they are made, however many read them.
+            let sums = |layout: &Layout| matches!(layout, Layout::Partial(_));
+            rules.retain(|rule| fixed || !rule.args.iter().flatten().any(sums));
+        }
         rules
     }
 

@@ -72,6 +72,19 @@ pub struct Divided {
     pub thought: Thought,
 }
 
+impl Divided {
+    /// What its workers run, each structure once.
+    pub fn structures(&self) -> Vec<&Arc<Structure>> {
+        let mut known: Vec<&Arc<Structure>> = Vec::new();
+        for part in &self.parts {
+            if !known.iter().any(|structure| Arc::ptr_eq(structure, &part.structure)) {
+                known.push(&part.structure);
+            }
+        }
+        known
+    }
+}
+
 /// Why a program was divided as it was.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Thought {

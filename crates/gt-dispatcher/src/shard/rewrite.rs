@@ -154,6 +154,8 @@ struct Writer<'a> {
     bucket: u64,
     /// What is no larger takes the time of a meeting to travel.
     small: u64,
+    /// By axis: sums are taken for all.
+    keeps: &'a [bool],
 }
 
 /// Instructions that wait for something small are put off until so many of them wait.
@@ -209,6 +211,7 @@ pub fn rewrite(structure: &Structure, types: &[Ty], choice: &Choice, place: &[Pa
         waiting_bytes: 0,
         bucket: choice.bucket,
         small: choice.small,
+        keeps: &choice.keeps,
     };
     let later = later(structure, &starts, choice);
     for (v, input) in structure.inputs.iter().enumerate() {
@@ -459,7 +462,13 @@ impl Writer<'_> {
             }
         }
         match (best, failed) {
-            (Some((_, step, from, x)), _) => Ok((step, from.clone(), x)),
+            (Some((_, mut step, from, x)), _) => {
+                let keeps = self.keeps.get(step.axis).is_some_and(|keeps| *keeps);
+                if keeps && matches!((step.from, step.to), (Layout::Partial(_), Layout::Split(_))) {
+                    step.to = Layout::Whole;
+                }
+                Ok((step, from.clone(), x))
+            }
             (None, Some(error)) => Err(error),
             (None, None) => bail!(Runtime, "layouts: value {v} is read before it is written"),
         }

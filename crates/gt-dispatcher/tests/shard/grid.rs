@@ -2,7 +2,7 @@
 
 use super::parts::{cut, run_parts, whole};
 use super::qwen3::{Sizes, step};
-use gt_dispatcher::shard::{Ask, Asked, Costs, Divided, divide};
+use gt_dispatcher::shard::{Ask, Asked, Costs, Divided, Local, divide};
 use gt_ir::collective::Exchange;
 use gt_ir::host::close;
 use gt_ir::layout::{Layout, Layouts, place};
@@ -120,31 +120,67 @@ fn a_hybrid_step_equals_the_whole() {
     assert!(structure.instrs.iter().any(|i| matches!(i.op, Op::Adam { .. })));
 }
 
-/// One all-reduce of activations for each pair of products and direction, and parameters that never travel.
-#[test]
-fn tensor_parallel_sums_once_for_each_pair_and_direction() {
-    let structure = step(&SIZES).unwrap();
-    let axis = tensor(&structure, SIZES.layers);
-    for workers in [2, 1 + SIZES.key_heads] {
-        let (ask, divided) = divided(&SIZES, &[workers], std::slice::from_ref(&axis));
-        let local = &divided.parts[0].structure;
-        let types = local.check().unwrap();
-        let mut sums = 0;
-        for instr in &local.instrs {
-            let Op::Collective(c) = &instr.op else { continue };
-            for arg in &instr.args {
-                let Arg::Value(v) = arg else { continue };
-                let parameter = (*v as usize) < local.inputs.len() && axis[*v as usize] != Layout::Whole;
-                assert!(!parameter, "{}: input {v}, {}", c.what.text(), types[*v as usize]);
-                let numel = types[*v as usize].shape.numel();
-                let activation = numel == SIZES.batch * SIZES.length * SIZES.hidden;
-                sums += (activation && matches!(c.what, Exchange::AllReduce { .. })) as usize;
+/// The sizes of examples/qwen3: `tiny` and `small`.
+const TINY: Sizes = Sizes {
+    layers: 2,
+    hidden: 64,
+    inner: 128,
+    heads: 4,
+    key_heads: 2,
+    head: 16,
+    vocab: 1000,
+    batch: 8,
+    length: 64,
+};
+const SMALL: Sizes =
+    Sizes { layers: 4, hidden: 256, inner: 768, heads: 8, key_heads: 4, head: 32, vocab: 4096, ..TINY };
+
+/// How often activations travel in a step that is tensor parallel: by all-reduces and by anything else, forward and
+/// backward.
+fn journeys(sizes: &Sizes, workers: usize) -> [[usize; 2]; 2] {
+    let structure = step(sizes).unwrap();
+    let axis = tensor(&structure, sizes.layers);
+    let (ask, divided) = divided(sizes, &[workers], std::slice::from_ref(&axis));
+    let loss = ask.structure.instrs.iter().position(|i| i.op == Op::CrossEntropy).unwrap();
+    let Local { structure: local, origins, .. } = &divided.parts[0];
+    let types = local.check().unwrap();
+    let mut counts = [[0; 2]; 2];
+    for (i, instr) in local.instrs.iter().enumerate() {
+        let Op::Collective(c) = &instr.op else { continue };
+        for arg in &instr.args {
+            let Arg::Value(v) = arg else { continue };
+            let ty = &types[*v as usize];
+            let parameter = (*v as usize) < local.inputs.len() && axis[*v as usize] != Layout::Whole;
+            assert!(!parameter, "{}: input {v}, {ty}", c.what.text());
+            let reduces = matches!(c.what, Exchange::AllReduce { .. });
+            let whole = sizes.batch * sizes.length * sizes.hidden;
+            // What is gathered counts as much as what was scattered.
+            if [whole, whole.div_ceil(workers)].contains(&ty.shape.numel()) && ty.dtype == DType::F32 {
+                counts[(origins[i] as usize > loss) as usize][!reduces as usize] += 1;
             }
         }
-        if workers == 2 {
-            // Attention and the inner layers, forward and backward; the head may be divided besides.
-            let pairs = 4 * SIZES.layers;
-            assert!((pairs..=pairs + 1).contains(&sums), "{sums} sums on {} workers", ask.workers());
+    }
+    counts
+}
+
+/// One all-reduce of activations for each pair of products and direction, nothing else that travels in the layers, and
+/// parameters that never do.
+#[test]
+fn tensor_parallel_sums_once_for_each_pair_and_direction() {
+    for sizes in [SIZES, TINY, SMALL] {
+        for workers in [2, sizes.key_heads] {
+            let [forward, backward] = journeys(&sizes, workers);
+            // Attention and the inner layers. The head may be divided besides, and its gradient put together.
+            let pairs = 2 * sizes.layers;
+            assert_eq!(forward, [pairs, 0], "forward, {} wide on {workers} workers", sizes.hidden);
+            let [sums, others] = backward;
+            assert!(
+                (pairs..=pairs + 1).contains(&sums) && sums + others <= pairs + 1,
+                "backward, {} wide on {workers} workers: {sums} all-reduces, {others} others",
+                sizes.hidden
+            );
         }
     }
+    // Key heads that do not divide: attention is put together somewhere, but parameters stay.
+    journeys(&SIZES, 1 + SIZES.key_heads);
 }

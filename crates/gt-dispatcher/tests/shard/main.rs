@@ -72,7 +72,8 @@ fn random_choice(
         }
     }
     let outs = vec![std::iter::repeat_n(None, axes).collect(); s.outs.len()];
-    Choice { inputs: inputs.to_vec(), rules, outs, splits: true, bucket: 64, small: 512 }
+    let keeps = (0..axes).map(|_| rng.below(3) == 0).collect();
+    Choice { inputs: inputs.to_vec(), rules, outs, splits: true, bucket: 64, small: 512, keeps }
 }
 
 fn compare(p: &RandomProgram, outs: &[HostTensor], expected: &[HostTensor]) -> Result<(), String> {

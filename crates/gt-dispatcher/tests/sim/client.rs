@@ -478,7 +478,7 @@ fn run_if(may: bool, program: &Program, values: &[Numbers], n: usize) -> Option<
 /// Begins to watch, or watches otherwise, or ends it.
 fn watch(rng: &mut Rng) -> ClientMsg {
     let scope = if rng.chance(50) { Scope::Own } else { Scope::All };
-    let details = [Detail::Nothing, Detail::Counters, Detail::Programs, Detail::Kernels];
+    let details = [Detail::Nothing, Detail::Counters, Detail::Runs, Detail::Programs, Detail::Kernels];
     let detail = rng.pick(&details).unwrap_or_default();
     ClientMsg::Watch { scope, detail, every_ms: rng.below(300) as u32 }
 }

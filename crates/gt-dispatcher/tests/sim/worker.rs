@@ -254,7 +254,7 @@ impl Worker {
             WorkerCmd::Watch { .. } | WorkerCmd::Compile { .. } => {}
             WorkerCmd::Observe { session, detail } => {
                 let session = session.unwrap_or(SessionId(rng.below(8) as u64));
-                if detail >= Detail::Programs {
+                if detail >= Detail::Runs {
                     let events = vec![carried(session, rng.below(100) as u64)];
                     said.push_back(WorkerMsg::Events { now_us: rng.below(1000) as u64, events });
                 }

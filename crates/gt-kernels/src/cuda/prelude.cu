@@ -10,6 +10,10 @@ typedef unsigned short u16;
 // Made texts declare indices that not all of their parts use.
 #pragma nv_diag_suppress 177
 #define GT_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
+// A number of which the compiler knows nothing: where it can work out a function, be it on one path of a branch, it rounds
+// otherwise than the device (C7).
+GT_FN float gt_unknown(float x) { asm("" : "+f"(x)); return x; }
+GT_FN double gt_unknown(double x) { asm("" : "+d"(x)); return x; }
 GT_FN float gt_ex2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 GT_FN float gt_rcp(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 GT_FN u16 gt_f16_of(float x) { u16 b; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(b) : "f"(x)); return b; }

@@ -176,6 +176,7 @@ inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b)
 inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
 inline float rsqrt(float x) { return 1.0f / sqrtf(x); }
 inline double rsqrt(double x) { return 1.0 / sqrt(x); }
+template <class T> T gt_unknown(T x) { return x; }
 inline float gt_ex2(float x) { return exp2f(x); }
 inline float gt_rcp(float x) { return 1.0f / x; }
 inline unsigned short gt_bf16_of(float x) {

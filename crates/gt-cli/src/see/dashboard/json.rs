@@ -5,13 +5,25 @@ use gt_net::observe::{ClientView, Family, Snapshot, WorkerView};
 use std::collections::VecDeque;
 use std::fmt::Write;
 
-/// The newest of some snapshots in full, the oldest to compare with, and the course of what is drawn over time.
-pub fn state(history: &VecDeque<Snapshot>, points: &VecDeque<String>, lost: Option<&str>) -> String {
+/// A point of what is drawn over time: its milliseconds, and the point as JSON.
+pub type Point = (u64, String);
+
+/// The newest of some snapshots in full, the oldest to compare with, and the course of what is drawn over time, where it
+/// is later than `since`.
+pub fn state(
+    history: &VecDeque<Snapshot>,
+    points: &VecDeque<Point>,
+    since: u64,
+    lost: Option<&str>,
+) -> String {
     let families: Vec<String> = Family::ALL.iter().map(|f| quoted(f.text())).collect();
     let mut out = format!("{{\"families\":[{}],\"lost\":{}", families.join(","), text_or_null(lost));
     if let (Some(before), Some(now)) = (history.front(), history.back()) {
         let _ = write!(out, ",\"now\":{},\"before\":{},\"history\":[", snapshot(now), snapshot(before));
-        for (i, point) in points.iter().enumerate() {
+        // A page that has seen more has seen another server.
+        let since = if since > now.at_ms { 0 } else { since };
+        let known = points.partition_point(|(at, _)| *at <= since);
+        for (i, (_, point)) in points.range(known..).enumerate() {
             if i > 0 {
                 out.push(',');
             }
@@ -27,14 +39,14 @@ fn text_or_null(text: Option<&str>) -> String {
 }
 
 /// What happened between two snapshots: memory, the part of time that was busy, bytes and ops per second.
-pub fn point(old: &Snapshot, new: &Snapshot) -> String {
+pub fn point(old: &Snapshot, new: &Snapshot) -> Point {
     let seconds = (new.at_ms.saturating_sub(old.at_ms) as f64 / 1e3).max(1e-3);
     let sum = |s: &Snapshot, of: fn(&gt_net::observe::Gauge) -> u64| -> u64 {
         s.workers.iter().filter_map(|w| w.gauge.as_ref()).map(of).sum()
     };
     let rate = |of| sum(new, of).saturating_sub(sum(old, of)) as f64 / seconds;
     let busy = rate(|g| g.busy_us) / 1e6 / new.workers.len().max(1) as f64;
-    format!(
+    let text = format!(
         "{{\"t\":{},\"memory\":{},\"busy\":{:.4},\"ops\":{:.1},\"moved\":{:.0},\"queued\":{}}}",
         new.at_ms,
         sum(new, |g| g.memory),
@@ -42,7 +54,8 @@ pub fn point(old: &Snapshot, new: &Snapshot) -> String {
         rate(|g| g.instructions),
         rate(|g| g.bytes_in + g.bytes_out),
         sum(new, |g| g.queued as u64)
-    )
+    );
+    (new.at_ms, text)
 }
 
 fn snapshot(s: &Snapshot) -> String {

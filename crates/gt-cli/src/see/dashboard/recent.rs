@@ -23,6 +23,8 @@ pub struct Recent {
     /// Clients by session.
     sessions: HashMap<u64, usize>,
     spans: VecDeque<Ran>,
+    /// The number of the first span that is kept: they are counted as they come, and a page asks for those it has not.
+    first: u64,
     marks: VecDeque<(f64, String)>,
 }
 
@@ -31,7 +33,7 @@ struct Ran {
     end: f64,
     worker: usize,
     client: Option<usize>,
-    /// All but who it was, as JSON.
+    /// The span as JSON.
     text: String,
 }
 
@@ -61,21 +63,26 @@ impl Names {
         at
     }
 
-    /// The names of those who are here or have `done` something, in order, and the place of each among them.
-    fn lanes(&self, done: impl Fn(usize) -> bool) -> (Vec<String>, Vec<usize>) {
-        let mut shown: Vec<usize> = (0..self.names.len()).filter(|i| self.here[*i] || done(*i)).collect();
+    /// Number and name of those who are here or have `done` something, in order, as JSON.
+    fn lanes(&self, done: &[bool]) -> String {
+        let mut shown: Vec<usize> = (0..self.names.len()).filter(|i| self.here[*i] || done[*i]).collect();
         shown.sort_by_cached_key(|i| natural(&self.names[*i]));
-        let mut places = vec![0; self.names.len()];
-        shown.iter().enumerate().for_each(|(place, i)| places[*i] = place);
-        (shown.iter().map(|i| quoted(&self.names[*i])).collect(), places)
+        let lanes: Vec<String> = shown.iter().map(|i| format!("[{i},{}]", quoted(&self.names[*i]))).collect();
+        lanes.join(",")
     }
 }
 
 impl Recent {
+    /// Forgets all. The next span does not follow the last one, by which a page knows that what it has is of no use.
+    pub fn clear(&mut self) {
+        let first = self.first + self.spans.len() as u64 + 1;
+        *self = Recent { first, ..Recent::default() };
+    }
+
     /// Takes lines of the log in.
     pub fn lines(&mut self, lines: &[String]) {
         if self.workers.names.len() + self.clients.names.len() > MAX_NAMES {
-            *self = Recent::default();
+            self.clear();
         }
         for line in lines.iter().filter(|line| is_shown(line)) {
             if let Some(entry) = log::parse(line) {
@@ -86,6 +93,7 @@ impl Recent {
         let from = self.now - SECONDS;
         while self.spans.front().is_some_and(|s| s.end < from) || self.spans.len() > MAX_SPANS {
             self.spans.pop_front();
+            self.first += 1;
         }
         while self.marks.front().is_some_and(|(at, _)| *at < from) || self.marks.len() > MAX_SPANS {
             self.marks.pop_front();
@@ -108,12 +116,14 @@ impl Recent {
                 let worker = self.workers.find(name);
                 let client = entry.count("session").and_then(|s| self.sessions.get(&s).copied());
                 let span = Span::new(entry, worker, client);
-                let mut text = format!("{:.6},{:.6},{},{},[", span.start, span.took, span.seq, span.ops);
+                let who = client.map_or(-1, |c| c as i64);
+                let (start, took) = (span.start, span.took);
+                let mut text = format!("[{worker},{who},{start:.6},{took:.6},{},{},[", span.seq, span.ops);
                 for (i, (family, part)) in span.families.iter().enumerate() {
                     let comma = if i > 0 { "," } else { "" };
                     let _ = write!(text, "{comma}[{},{part:.2}]", *family as usize);
                 }
-                text.push(']');
+                text.push_str("]]");
                 self.spans.push_back(Ran { end: span.start + span.took, worker, client, text });
             }
             _ => {
@@ -127,8 +137,8 @@ impl Recent {
         }
     }
 
-    /// Spans by worker and marks of what is rare, in seconds of the server's clock, as JSON.
-    pub fn json(&self) -> String {
+    /// Who is there, spans from number `since` on, and marks of what is rare, in seconds of the server's clock, as JSON.
+    pub fn json(&self, since: u64) -> String {
         let ran = |lane: fn(&Ran) -> Option<usize>, count: usize| {
             let mut ran = vec![false; count];
             self.spans.iter().filter_map(lane).for_each(|i| ran[i] = true);
@@ -136,22 +146,22 @@ impl Recent {
         };
         let worked = ran(|s| Some(s.worker), self.workers.names.len());
         let asked = ran(|s| s.client, self.clients.names.len());
-        let (workers, worker_of) = self.workers.lanes(|i| worked[i]);
-        let (clients, client_of) = self.clients.lanes(|i| asked[i]);
-        let mut out = String::with_capacity(self.spans.len() * 96 + 1024);
+        let next = self.first + self.spans.len() as u64;
+        // A number that is not here is one of another server, or of a page that slept.
+        let first = if (self.first..=next).contains(&since) { since } else { self.first };
+        let spans = self.spans.range((first - self.first) as usize..);
+        let mut out = String::with_capacity(spans.len() * 96 + 1024);
         let (from, to) = (self.now - SECONDS, self.now);
         let _ = write!(
             out,
-            "{{\"from\":{from:.6},\"to\":{to:.6},\"workers\":[{}],\"clients\":[{}],\"spans\":[",
-            workers.join(","),
-            clients.join(",")
+            "{{\"from\":{from:.6},\"to\":{to:.6},\"workers\":[{}],\"clients\":[{}],\"first\":{first},\"next\":{next},\
+             \"spans\":[",
+            self.workers.lanes(&worked),
+            self.clients.lanes(&asked)
         );
-        for (i, span) in self.spans.iter().enumerate() {
-            let comma = if i > 0 { "," } else { "" };
-            let client = span.client.map_or(-1, |c| client_of[c] as i64);
-            let _ = write!(out, "{comma}[{},{client},", worker_of[span.worker]);
+        for (i, span) in spans.enumerate() {
+            out.push_str(if i > 0 { "," } else { "" });
             out.push_str(&span.text);
-            out.push(']');
         }
         let marks: Vec<&str> = self.marks.iter().map(|(_, text)| text.as_str()).collect();
         let _ = write!(out, "],\"marks\":[{}]}}", marks.join(","));
@@ -197,10 +207,10 @@ mod tests {
         lines.push(ran(0.3, 1));
         recent.lines(&lines);
         assert_eq!(
-            recent.json(),
-            "{\"from\":-5.700000,\"to\":0.300000,\"workers\":[\"w2\",\"w10\"],\"clients\":[\"a\"],\"spans\":\
-             [[0,0,0.298000,0.001500,1,3,[[0,0.60],[1,0.40]]]],\"marks\":[[0.200000,\"compile\",\
-             \"Plan key=ab ops=3 in 0.100 ms: first \\\"sight\\\"\"]]}"
+            recent.json(0),
+            "{\"from\":-5.700000,\"to\":0.300000,\"workers\":[[1,\"w2\"],[0,\"w10\"]],\"clients\":[[0,\"a\"]],\
+             \"first\":0,\"next\":1,\"spans\":[[1,0,0.298000,0.001500,1,3,[[0,0.60],[1,0.40]]]],\
+             \"marks\":[[0.200000,\"compile\",\"Plan key=ab ops=3 in 0.100 ms: first \\\"sight\\\"\"]]}"
                 .replace("[0,0.60]", &format!("[{},0.60]", gt_net::observe::Family::Matmul as usize))
                 .replace("[1,0.40]", &format!("[{},0.40]", gt_net::observe::Family::Reduce as usize))
         );
@@ -209,7 +219,24 @@ mod tests {
         recent.lines(&[ran(7.0, 2), gone]);
         assert_eq!((recent.spans.len(), recent.marks.len()), (1, 0));
         recent.lines(&["14.0s | #9 | CONNECT | CLIENT b | Session | 0B | session=6".to_string()]);
-        let json = recent.json();
-        assert!(json.contains("\"clients\":[\"b\"],\"spans\":[]"), "{json}");
+        let json = recent.json(0);
+        assert!(json.contains("\"clients\":[[1,\"b\"]],\"first\":2,\"next\":2,\"spans\":[]"), "{json}");
+    }
+
+    #[test]
+    fn a_page_is_told_what_it_has_not() {
+        let mut recent = Recent::default();
+        let numbers = |recent: &Recent, since: u64| {
+            let json = recent.json(since);
+            let number = |name: &str| json.split(name).nth(1)?.split(',').next()?.parse::<u64>().ok();
+            let spans = json.matches(",[[").count();
+            (number("\"first\":").unwrap(), number("\"next\":").unwrap(), spans)
+        };
+        recent.lines(&[ran(1.0, 1), ran(1.1, 2), ran(1.2, 3)]);
+        assert_eq!((numbers(&recent, 0), numbers(&recent, 2)), ((0, 3, 3), (2, 3, 1)));
+        assert_eq!((numbers(&recent, 3), numbers(&recent, 99)), ((3, 3, 0), (0, 3, 3)));
+        recent.clear();
+        recent.lines(&[ran(1.3, 4)]);
+        assert_eq!((numbers(&recent, 3), numbers(&recent, 5)), ((4, 5, 1), (5, 5, 0)));
     }
 }

@@ -8,6 +8,7 @@
 //! are copied before or after. Collectives stay outside: NCCL wants all ranks to capture a call or none, and ranks
 //! come to their graphs in their own time.
 
+use super::account::Owner;
 use super::gang_nccl::Gang;
 use super::graph_exec::Exec;
 use super::lane::Lane;
@@ -224,7 +225,7 @@ impl Graphs {
         }
         // Those that nobody else has make room.
         self.arenas.retain(|block| Arc::strong_count(block) > 1);
-        let block = Arc::new(lane.take(bytes)?);
+        let block = Arc::new(lane.take(Owner::GraphArena, bytes)?);
         self.arenas.push(block.clone());
         Ok(Some(block))
     }
@@ -287,7 +288,7 @@ impl Own {
             bytes += plan.storages[*storage as usize].bytes.next_multiple_of(GRAIN);
         }
         if bytes > 0 && self.block.as_ref().is_none_or(|b| b.bytes() < bytes) {
-            self.block = Some(lane.take(bytes)?);
+            self.block = Some(lane.take(Owner::GraphCopies, bytes)?);
         }
         Ok(())
     }

@@ -1,9 +1,10 @@
 //! Lanes: a session's streams. Work of one session is ordered by its lane, and knows nothing of the others'.
 
+use super::account::{Account, Owner};
 use super::device::Device;
 use super::driver::{Event, Stream, broken, check, log_drop};
 use super::graph::Graphs;
-use super::memory::{Account, Block};
+use super::memory::Block;
 use super::staging::{Landed, Pinned};
 use cudarc::driver::result;
 use gt_ir::{Error, Result};
@@ -69,20 +70,20 @@ impl Lane {
     }
 
     /// Memory for the programs of this lane.
-    pub fn take(self: &Arc<Lane>, bytes: usize) -> Result<Block> {
-        Block::new(self, &self.stream, bytes)
+    pub fn take(self: &Arc<Lane>, owner: Owner, bytes: usize) -> Result<Block> {
+        Block::new(self, &self.stream, owner, bytes)
     }
 
     /// The address of memory for one step at a time, at least so large.
     pub fn scratch(self: &Arc<Lane>, bytes: usize) -> Result<u64> {
         let mut kept = self.kept.lock();
-        room(self, &mut kept.scratch, bytes)
+        room(self, &mut kept.scratch, Owner::Scratch, bytes)
     }
 
     /// The same for cuBLASLt.
     pub fn workspace(self: &Arc<Lane>, bytes: usize) -> Result<u64> {
         let mut kept = self.kept.lock();
-        room(self, &mut kept.workspace, bytes)
+        room(self, &mut kept.workspace, Owner::Workspace, bytes)
     }
 
     /// Notes that work begins, if it is the first since somebody asked.
@@ -130,12 +131,12 @@ impl Lane {
 }
 
 /// Makes sure that memory is large enough; what was there before goes back once the stream is done with it.
-fn room(lane: &Arc<Lane>, memory: &mut Option<Block>, bytes: usize) -> Result<u64> {
+fn room(lane: &Arc<Lane>, memory: &mut Option<Block>, owner: Owner, bytes: usize) -> Result<u64> {
     if let Some(block) = memory.as_ref().filter(|b| b.bytes() >= bytes) {
         return Ok(block.address());
     }
     *memory = None;
-    let block = lane.take(bytes.next_power_of_two())?;
+    let block = lane.take(owner, bytes.next_power_of_two())?;
     let address = block.address();
     *memory = Some(block);
     Ok(address)

@@ -4,6 +4,7 @@
 //! ordered by those streams. A plan runs with the kernels that ship with the program until its own are compiled
 //! (`kernels`), and as a graph once it comes back (`graph`).
 
+mod account;
 mod batch;
 mod checks;
 pub mod cudnn;
@@ -45,21 +46,22 @@ pub use ipc::tensors_moved;
 pub use leave::now as leaving;
 
 use crate::backend::{Backend, Borrowed, Borrower, Buffer, Effort, HostBytes, Pending, Plan};
+use account::{Account, Owner};
 use cudnn::Wish;
 use device::Device;
 use driver::Event;
 use gt_compiler::CompileOptions;
 use gt_ir::{Op, Result, Structure, Ty, bail};
 use lane::Lane;
-use memory::{Account, Block, CudaMemory};
+use memory::{Block, CudaMemory};
 use shared::Shared;
 use stages::stage;
 use staging::{Landed, Pinned};
 use std::sync::Arc;
 use steps::Wanted;
 
-/// Memory for cuBLASLt, at least: what it advises for Hopper, so that its place seldom changes.
-const WORKSPACE: usize = 32 << 20;
+/// Memory for cuBLASLt, at least. It grows by doubling where products ask for more, so that its place seldom changes.
+const WORKSPACE: usize = 1 << 20;
 /// Up to this size bytes go by the stream of the programs: another stream costs more than it saves.
 const SMALL: usize = 16 << 10;
 /// Memory of the device left for contexts, kernels and libraries.
@@ -300,7 +302,7 @@ impl Backend for CudaBackend {
         }
         let lane = self.mine()?;
         let stream = if bytes.len() <= SMALL { &lane.stream } else { &lane.up };
-        let block = Block::new(&lane, stream, bytes.len())?;
+        let block = Block::new(&lane, stream, Owner::Tensors, bytes.len())?;
         // SAFETY: the block is new and has at least this many bytes.
         unsafe { lane.send(stream, block.address(), bytes)? };
         let range = if bytes.len() <= BOUNDED { ranges::of_bytes(ty.dtype, bytes) } else { None };
@@ -328,7 +330,7 @@ impl Backend for CudaBackend {
 
     fn borrow(&self, bytes: usize) -> Result<Box<dyn Borrowed>> {
         let lane = self.mine()?;
-        let block = Block::new(&lane, &lane.up, bytes)?;
+        let block = Block::new(&lane, &lane.up, Owner::Tensors, bytes)?;
         Ok(Box::new(ipc::Coming { around: self.shared.around.clone(), lane, block, bytes, come: 0 }))
     }
 

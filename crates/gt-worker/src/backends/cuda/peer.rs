@@ -1,5 +1,6 @@
 //! Tensors from one GPU of this process to another, or from one worker of a GPU to another of the same.
 
+use super::account::Owner;
 use super::cuda_memory;
 use super::device::Device;
 use super::driver::{Event, check};
@@ -21,7 +22,7 @@ pub fn adopt(lane: &Arc<Lane>, buffer: &Buffer) -> Result<Buffer> {
     let ready = Event::record(&source.stream)?;
     open_pool(from, to)?;
     to.enter()?;
-    let block = Block::new(lane, &lane.up, memory.bytes())?;
+    let block = Block::new(lane, &lane.up, Owner::Tensors, memory.bytes())?;
     lane.up.after(&ready)?;
     // SAFETY: both sides have that many bytes; the source's stream waits for the copy before the memory goes back or is
     // written again.

@@ -1,5 +1,6 @@
 //! A plan on the device: storages bound to memory, the steps queued on the session's stream, nothing waited for.
 
+use super::account::Owner;
 use super::checks;
 use super::cuda_memory;
 use super::gang;
@@ -171,7 +172,8 @@ impl Inner {
         if inputs.len() != self.structure.inputs.len() {
             return Err(Error::Value("program: the binding does not fit its structure".into()));
         }
-        let own = if arena.is_none() && plan.arena > 0 { Some(lane.take(plan.arena)?) } else { None };
+        let own =
+            if arena.is_none() && plan.arena > 0 { Some(lane.take(Owner::Arena, plan.arena)?) } else { None };
         let arena = arena.or(own.as_ref().map(Block::address)).unwrap_or(0);
         let mut bind = Bind { addresses: SmallVec::new(), blocks: SmallVec::new(), _arena: own };
         for input in inputs.iter() {
@@ -197,7 +199,7 @@ impl Inner {
                     memory.address()
                 }
                 (None, Place::Arena(offset)) => arena + offset as u64,
-                (None, Place::Out) => block.insert(lane.take(storage.bytes)?).address(),
+                (None, Place::Out) => block.insert(lane.take(Owner::Tensors, storage.bytes)?).address(),
             };
             bind.addresses.push(address);
             bind.blocks.push(block);

@@ -1,5 +1,6 @@
 //! What all plans of a device share.
 
+use super::account::Account;
 use super::cudnn::{Cudnn, Wish};
 use super::device::Device;
 use super::ipc::Neighbourhood;
@@ -7,7 +8,6 @@ use super::kernels::Kernels;
 use super::lane::Lanes;
 use super::libs;
 use super::matmul::Blas;
-use super::memory::Account;
 use gt_ir::{Result, bail};
 use gt_sync::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
