@@ -42,20 +42,19 @@ fn sdpa(s: &Sizes, grad: bool) -> Sdpa {
 
 fn list() -> Vec<Sizes> {
     let base = Sizes { of: Type::BF16, b: 8, h: 16, g: 8, rows: 1024, cols: 1024, d: 128, causal: true };
-    let mut out = vec![base, Sizes { b: 2, rows: 4096, cols: 4096, ..base }];
-    for d in [16, 32, 64, 96, 256] {
-        out.push(Sizes { d, ..base });
-    }
+    let mut out = vec![base, Sizes { causal: false, ..base }];
+    out.extend([32, 64, 96, 192, 256].map(|d| Sizes { d, ..base }));
     out
 }
 
-pub fn all(device: Option<&Device>) -> Res<()> {
+/// On a device, or where there is none for one whose properties are in a file, as this prints them elsewhere.
+pub fn all(device: Option<&Device>, file: &str) -> Res<()> {
     let api = api()?;
     println!("cudnn {}", spelled(api.version()));
     match device {
         Some(device) => on_device(device),
         None => {
-            let json = std::fs::read_to_string(std::env::var("GT_CUDNN_DEVICE")?)?;
+            let json = std::fs::read_to_string(file)?;
             let properties = graph::device_from(&json)?;
             for s in list() {
                 for (name, sdpa, sums) in variants(&s) {
@@ -117,9 +116,6 @@ fn show(sdpa: &Sdpa, sums: Option<Sums>, device: &For) -> Vec<Plan> {
                 match plan.written() {
                     Ok(text) => {
                         let written = start.elapsed().as_secs_f64() * 1e3;
-                        if let Ok(to) = std::env::var("GT_CUDNN_DUMP") {
-                            let _ = std::fs::write(to, &text);
-                        }
                         let start = Instant::now();
                         let again = Plan::read(&text, device);
                         let took = start.elapsed().as_secs_f64() * 1e3;

@@ -38,7 +38,7 @@ struct Opened {
 }
 
 /// Memory that a gradient may take for its scores; batches and heads that need more come one after the other.
-const MOST: usize = 256 << 20;
+const MOST: usize = 512 << 20;
 /// Memory that the library takes beside, at most.
 const BESIDE: usize = 1 << 20;
 
@@ -289,5 +289,36 @@ impl Given {
     fn put(&mut self, id: i64, address: u64) {
         self.ids.push(id);
         self.pointers.push(address as *mut c_void);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::choice::tests::forms;
+    use super::*;
+
+    #[test]
+    fn the_scores_of_a_gradient_are_sliced_to_have_room() {
+        let slices = |sizes| forms("bf16", sizes).map(|form| Slices::new(&form.unwrap()));
+        let of = |batches, key_heads| Some(Slices { batches, key_heads });
+        // Forward never, since it keeps no scores.
+        assert_eq!(slices([8, 16, 8, 2048, 2048, 64]), [of(8, 8), of(2, 8)]);
+        assert_eq!(slices([8, 16, 8, 512, 512, 64]), [of(8, 8), of(8, 8)]);
+        assert_eq!(slices([2, 16, 8, 4096, 4096, 128]), [of(2, 8), of(1, 4)]);
+        assert_eq!(slices([1, 16, 8, 8192, 8192, 128]), [of(1, 8), of(1, 1)]);
+        assert_eq!(slices([1, 16, 8, 16384, 16384, 128]), [of(1, 8), None]);
+        for sizes in [[8, 16, 8, 2048, 2048, 64], [2, 16, 8, 4096, 4096, 128]] {
+            let [_, form] = forms("bf16", sizes).map(Option::unwrap);
+            let slices = Slices::new(&form).unwrap();
+            assert!(slices.need(&form) <= MOST);
+            let sdpa = slices.sdpa(&form);
+            let dims = [slices.batches, 2 * slices.key_heads, form.rows, form.d];
+            assert_eq!(sdpa.q.dims, dims.map(|n| n as i64));
+            // Slices lie as the whole does.
+            assert_eq!(
+                sdpa.q.strides,
+                [form.q.strides[0], form.q.strides[1], form.q.strides[2], 1].map(|n| n as i64)
+            );
+        }
     }
 }
