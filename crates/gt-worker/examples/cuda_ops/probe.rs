@@ -5,7 +5,7 @@ use crate::device::{Device, Memory};
 use crate::numbers::Rng;
 use gt_worker::backends::cuda::cudnn::graph::{self, For, Graph, Lay, Plan, Type};
 use gt_worker::backends::cuda::cudnn::sdpa::{Sdpa, Sums, id};
-use gt_worker::backends::cuda::cudnn::{Handle, api, spelled};
+use gt_worker::backends::cuda::cudnn::{Handle, api, in_order, spelled};
 use std::ffi::c_void;
 use std::time::Instant;
 
@@ -102,6 +102,11 @@ fn show(sdpa: &Sdpa, sums: Option<Sums>, device: &For) -> Vec<Plan> {
     };
     println!("    {} ways in {:.1} ms", configs.len(), start.elapsed().as_secs_f64() * 1e3);
     let mut first = vec![];
+    if let (Some(Sums::Kept), Ok(api)) = (sums, api()) {
+        let (engine, knobs) = in_order(api.version(), sdpa.q.dims[3]);
+        let made = graph.config(engine, &knobs, device).and_then(|config| graph.try_config(config, device));
+        println!("    in order by engine {engine}: workspace {:?}", made.map(|(plan, _)| plan.workspace));
+    }
     for config in configs.into_iter().take(3) {
         let start = Instant::now();
         let tried = graph.try_config(config, device);

@@ -3,6 +3,7 @@
 
 use gt_ir::{Result, bail};
 use gt_kernels::attention::Form;
+use std::ffi::c_int;
 
 /// Who attends, as the worker's user wants it (`GT_ATTENTION`).
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -24,6 +25,25 @@ impl Wish {
             "cudnn" => Ok(Wish::Cudnn),
             other => bail!(Value, "GT_ATTENTION: got `{other}`, expected `own`, `cudnn` or nothing"),
         }
+    }
+}
+
+/// How a gradient of the library's gives the same bits in every run.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Way {
+    /// By one product over all scores, which take memory.
+    Kept,
+    /// By an engine that adds in order, in f32 beside: on Blackwell.
+    InOrder,
+}
+
+/// The engine that adds in order on Blackwell, for a version and a width of heads, with its knobs: tiles of rows and of keys,
+/// configuration, streams, clusters and stages, by the library's numbers.
+pub fn in_order(version: usize, width: i64) -> (i64, Vec<(c_int, i64)>) {
+    let stages = (14, if width > 128 { 3 } else { 2 });
+    match version {
+        92300.. => (5, vec![(40, 3), (41, 2), (24, 2), (38, 0), (27, 0), stages]),
+        _ => (5, vec![(24, 31), stages]),
     }
 }
 
@@ -50,15 +70,25 @@ impl Choice {
         }
     }
 
+    /// How gradients are added.
+    pub fn way(&self) -> Way {
+        if matches!(self.arch, 100..=103) { Way::InOrder } else { Way::Kept }
+    }
+
     /// True if the library has a way that gives the same bits in every run.
     fn can(&self, form: &Form) -> bool {
         let eights = form.d.is_multiple_of(8) && form.e.is_multiple_of(8);
         let widest = form.d.max(form.e);
-        // On Ampere, Ada and Blackwell gradients of wide heads have no way, or none that adds in order.
-        let most = if form.grad.is_some() && self.arch != 90 { 128 } else { 256 };
-        // Up to 9.15.0 gradients take the last tile of keys for whole.
-        let whole = form.grad.is_none() || self.version > 91500 || form.cols.is_multiple_of(128);
-        self.arch >= 80 && eights && widest <= most && form.rows >= FEWEST_ROWS && whole
+        let gradient = match self.arch {
+            _ if form.grad.is_none() => true,
+            // Up to 9.15.0 the last tile of keys is taken for whole.
+            90 => self.version > 91500 || form.cols.is_multiple_of(128),
+            100..=103 if form.d == 256 && form.e == 256 => self.version >= 92300,
+            100..=103 => self.version >= 91800 && widest <= 128,
+            // Wide heads have no way there.
+            _ => (self.version > 91500 || form.cols.is_multiple_of(128)) && widest <= 128,
+        };
+        self.arch >= 80 && eights && widest <= 256 && form.rows >= FEWEST_ROWS && gradient
     }
 
     /// True if the library was measured to be faster by a twentieth at least, or on Blackwell is taken to be: the figures are
@@ -150,6 +180,8 @@ pub(super) mod tests {
         assert_eq!(best(90, true, false, of(128, 128)), [false, false]);
         assert_eq!(best(100, true, false, of(1024, 128)), [true, true]);
         assert_eq!(best(100, true, false, of(1024, 256)), [true, false]);
+        let newer = Choice { wish: Wish::Best, arch: 100, version: 92700 };
+        assert_eq!(forms("bf16", of(1024, 256)).map(|form| newer.takes(&form.unwrap())), [true, true]);
         assert_eq!(best(80, true, false, of(4096, 128)), [false, false]);
         assert_eq!(best(120, true, false, of(4096, 128)), [false, false]);
     }
