@@ -6,12 +6,14 @@
 //! line for each law that breaks, then what was covered; the status says whether any broke. `GT_RANDOM_SEED` replays one
 //! random program alone.
 
+use gt_compiler::CompileOptions;
 use gt_ir::host::{HostTensor, close, close_by_dtype, tolerance};
 use gt_ir::program::{Arg, Args, Input, Instr};
 use gt_ir::sample::{self, RandomProgram, SampleArg};
 use gt_ir::{DType, Op, Slot, Structure};
 use gt_worker::backend::{Backend, Buffer, Effort, HostBytes, Plan, PlanError};
 use gt_worker::backends::cuda::CudaBackend;
+use gt_worker::backends::cuda::cudnn::Wish;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -40,6 +42,16 @@ struct Tally {
     broken: usize,
     /// Broken laws by op or kind.
     by_kind: BTreeMap<String, usize>,
+}
+
+impl Tally {
+    fn add(&mut self, other: Tally) {
+        self.checked += other.checked;
+        self.broken += other.broken;
+        for (kind, count) in other.by_kind {
+            *self.by_kind.entry(kind).or_default() += count;
+        }
+    }
 }
 
 /// Judges results.
@@ -249,6 +261,63 @@ impl Laws {
         self.check(&cases);
     }
 
+    /// Attention and its gradient alone, in the sizes that a library may take: heads that share keys, lengths that are no
+    /// multiples of a tile, rows of heads that lie apart.
+    fn attention_sizes(&self) {
+        let mut cases = Vec::new();
+        for dtype in [DType::BF16, DType::F16] {
+            for (batch, heads, key_heads, rows, cols, d, causal) in [
+                (2, 4, 2, 128, 128, 64, true),
+                (2, 4, 4, 128, 128, 64, false),
+                (1, 4, 1, 192, 256, 128, true),
+                (2, 2, 2, 200, 200, 128, true),
+                (1, 2, 1, 99, 333, 72, false),
+                (3, 2, 1, 128, 128, 256, true),
+                (1, 2, 2, 70, 384, 256, false),
+                (1, 2, 1, 256, 128, 96, true),
+            ] {
+                let (group, last) = (heads / key_heads, d);
+                let program = format!(
+                    "in TENSOR[0] {dtype}[{batch}, {rows}, {heads}, {last}]
+                     in TENSOR[1] {dtype}[{batch}, {cols}, {key_heads}, {last}]
+                     in TENSOR[2] {dtype}[{batch}, {key_heads}, {cols}, {last}]
+                     in TENSOR[3] {dtype}[{batch}, {heads}, {rows}, {last}]
+                     TENSOR[4] := PERMUTE{{perm=[0,2,1,3]}} TENSOR[0]
+                     TENSOR[5] := PERMUTE{{perm=[0,2,1,3]}} TENSOR[1]
+                     TENSOR[6], TENSOR[7] := ATTENTION{{causal={causal}}} TENSOR[4] TENSOR[5] TENSOR[2] 0.125
+                     TENSOR[8], TENSOR[9], TENSOR[10] := ATTENTIONGRAD{{causal={causal}}} TENSOR[4] TENSOR[5] TENSOR[2] TENSOR[6] TENSOR[7] TENSOR[3] 0.125
+                     out TENSOR[6]
+                     out TENSOR[7]
+                     out TENSOR[8]
+                     out TENSOR[9]
+                     out TENSOR[10]"
+                );
+                let structure = Arc::new(gt_ir::text::parse_structure(&program).expect("a program"));
+                let wave = |(k, shape): (usize, &[usize])| {
+                    let value =
+                        |i: usize| ((i * 7 + k * 3) as f64 * 0.37).sin() + 0.3 * (i as f64 * 0.011).cos();
+                    let values: Vec<f64> = (0..shape.iter().product()).map(value).collect();
+                    HostTensor::from_f64s(dtype, shape, &values)
+                };
+                let shapes = structure.inputs.iter().map(|input| &input.ty.shape[..]);
+                let inputs: Vec<HostTensor> = shapes.enumerate().map(wave).collect();
+                let want = gt_ir::reference::run(&structure, &inputs, &[]).expect("the reference runs it");
+                let (rtol, atol) = tolerance(dtype);
+                // Gradients of keys and values are sums over the rows of all heads that share them.
+                let wide = 4.0 * (rows * group) as f64 / 64.0;
+                let judge = move |got: &[HostTensor]| {
+                    got.iter().zip(&want).try_for_each(|(g, w)| close(g, w, 4.0 * rtol, wide.max(4.0) * atol))
+                };
+                let name = format!(
+                    "attention {dtype} {batch}x{heads}/{key_heads}x{rows}x{cols}x{d} causal {causal}"
+                );
+                let (kind, judge): (_, Judge) = ("attention".into(), Box::new(judge));
+                cases.push(Case { kind, name, structure, inputs, slots: Vec::new(), judge });
+            }
+        }
+        self.check(&cases);
+    }
+
     /// Rows and columns that several blocks reduce, of values that are stored by the same kernel.
     fn long(&self) {
         let mut cases = Vec::new();
@@ -434,6 +503,18 @@ fn main() -> ExitCode {
     let (start, budget) = (Instant::now(), Duration::from_secs(seconds));
     laws.failures();
     laws.attention();
+    for wish in [Wish::Own, Wish::Cudnn] {
+        match CudaBackend::attending(0, CompileOptions::default(), wish) {
+            Ok(backend) => {
+                let theirs = Laws { backend, tally: Mutex::default() };
+                theirs.attention_sizes();
+                let theirs = std::mem::take(&mut *theirs.tally());
+                println!("  attention {wish:?}: {} checked, {} broken", theirs.checked, theirs.broken);
+                laws.tally().add(theirs);
+            }
+            Err(error) => laws.note("attention", || error.to_string()),
+        }
+    }
     laws.long();
     if std::env::var("GT_RANDOM_SEED").is_err() {
         laws.samples(seed, start + budget * 3 / 4);

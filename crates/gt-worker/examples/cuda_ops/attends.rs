@@ -58,7 +58,7 @@ pub fn all(device: &Device, report: &mut Report) -> Res<()> {
     ] {
         large(device, report, sizes, Kind::Made);
     }
-    let cudnn = Cudnn::new(Wish::Cudnn, device.arch());
+    let cudnn = Cudnn::new(Wish::Cudnn, &device.name()?, device.arch());
     for sizes in [
         Sizes { rows: 256, cols: 256, ..base },
         Sizes { rows: 256, cols: 256, causal: false, d: 128, ..base },
@@ -313,7 +313,7 @@ fn run_library(device: &Device, data: &Data, passes: &[Attend]) -> Res<Memory> {
 
 /// One table: kernels of ours and cuDNN's, both passes, in microseconds.
 pub fn against(device: &Device) -> Res<()> {
-    let cudnn = Cudnn::new(Wish::Cudnn, device.arch());
+    let cudnn = Cudnn::new(Wish::Cudnn, &device.name()?, device.arch());
     println!("microseconds: ours (without Hopper's products), cuDNN; forward, then backward; calls of cuDNN");
     for d in [64, 96, 128, 192, 256] {
         for (len, batch) in [(512, 16), (1024, 8), (2048, 4), (4096, 2), (8192, 1)] {

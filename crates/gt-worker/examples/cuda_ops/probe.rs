@@ -113,6 +113,24 @@ fn show(sdpa: &Sdpa, sums: Option<Sums>, device: &For) -> Vec<Plan> {
                     "    engine {} notes {notes:?} workspace {} in {took:.1} ms",
                     plan.engine, plan.workspace
                 );
+                let start = Instant::now();
+                match plan.written() {
+                    Ok(text) => {
+                        let written = start.elapsed().as_secs_f64() * 1e3;
+                        if let Ok(to) = std::env::var("GT_CUDNN_DUMP") {
+                            let _ = std::fs::write(to, &text);
+                        }
+                        let start = Instant::now();
+                        let again = Plan::read(&text, device);
+                        let took = start.elapsed().as_secs_f64() * 1e3;
+                        let again = again.map(|plan| plan.workspace);
+                        println!(
+                            "    written: {} bytes in {written:.1} ms, read in {took:.1} ms: {again:?}",
+                            text.len()
+                        );
+                    }
+                    Err(error) => println!("    not written: {error}"),
+                }
                 first.push(plan);
             }
             Err(error) => println!("    {error} in {took:.1} ms"),

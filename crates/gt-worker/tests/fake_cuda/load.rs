@@ -50,6 +50,21 @@ pub fn fake_nccl() -> [u64; 3] {
     [0, 1, 2].map(|what| count(what))
 }
 
+/// Loads the fake cuDNN too; gives how many descriptors live, and how many calls, plans and plans from disk there were.
+#[allow(dead_code)]
+pub fn fake_cudnn() -> [u64; 4] {
+    static COUNT: OnceLock<extern "C" fn(i32) -> u64> = OnceLock::new();
+    fake();
+    let count = COUNT.get_or_init(|| {
+        let folder = std::env::temp_dir().join(format!("gt-fake-cuda-{}", std::process::id()));
+        let library = load(&folder, "cudnn.c", "libcudnn.so.9");
+        let name = CString::new("fake_cudnn_count").unwrap();
+        // SAFETY: the library was just loaded and has this function.
+        unsafe { std::mem::transmute(libc::dlsym(library, name.as_ptr())) }
+    });
+    [0, 1, 2, 3].map(|what| count(what))
+}
+
 fn load(folder: &Path, source: &str, name: &str) -> *mut libc::c_void {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_cuda").join(source);
     let library = folder.join(name);

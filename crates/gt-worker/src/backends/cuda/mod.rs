@@ -47,6 +47,7 @@ pub use leave::now as leaving;
 
 use crate::backend::{Backend, Borrowed, Borrower, Buffer, Effort, HostBytes, Pending, Plan};
 use account::{Account, Owner};
+use cudnn::Wish;
 use device::Device;
 use driver::Event;
 use gt_compiler::CompileOptions;
@@ -98,11 +99,16 @@ impl CudaBackend {
 
     /// What steps there are is the backend's own to say.
     pub fn with_options(number: u32, options: CompileOptions) -> Result<CudaBackend> {
+        CudaBackend::attending(number, options, Wish::from_env()?)
+    }
+
+    /// The same, where somebody says whose kernels attend.
+    pub fn attending(number: u32, options: CompileOptions, wish: Wish) -> Result<CudaBackend> {
         let device = Device::open(number)?;
         let own = std::env::var("GT_HOPPER").map_or(true, |on| on != "0");
         gt_kernels::attention::use_hopper(own && device.arch_name() == "sm_90");
         let account = Arc::new(Account::new(device.memory.saturating_sub(LEFT)));
-        let shared = Shared::new(device, account)?;
+        let shared = Shared::new(device, account, wish)?;
         let warm = Arc::downgrade(&shared);
         shared.aside(Box::new(move || {
             // Whoever needs a kernel and finds none says why.

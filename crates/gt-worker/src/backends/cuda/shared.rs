@@ -35,9 +35,9 @@ pub struct Shared {
 }
 
 impl Shared {
-    pub fn new(device: Arc<Device>, account: Arc<Account>) -> Result<Arc<Shared>> {
+    pub fn new(device: Arc<Device>, account: Arc<Account>, wish: Wish) -> Result<Arc<Shared>> {
         let blas = Blas::new(device.context(), &device.name, || library("libcublasLt.so", "nvidia-cublas"))?;
-        let cudnn = Cudnn::new(Wish::from_env()?, device.arch);
+        let cudnn = Cudnn::new(wish, &device.name, device.arch);
         let graphs = std::env::var("GT_CUDA_GRAPHS").map_or(true, |v| v != "0");
         let shared = Arc::new(Shared {
             lanes: Lanes::new(device.clone(), account.clone()),

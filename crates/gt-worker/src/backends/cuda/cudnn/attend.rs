@@ -5,6 +5,7 @@ use super::choice::{Choice, Wish};
 use super::graph::{For, Graph, Lay, Plan, Type};
 use super::handle::Handle;
 use super::sdpa::{Sdpa, Sums, id};
+use crate::backends::cuda::disk::{Disk, hash};
 use crate::backends::cuda::stages::stage;
 use cudarc::driver::sys;
 use foldhash::HashMap;
@@ -19,6 +20,8 @@ use std::sync::{Arc, Once, OnceLock};
 pub struct Cudnn {
     wish: Wish,
     arch: u32,
+    /// The device in words.
+    device: String,
     opened: OnceLock<Option<Arc<Opened>>>,
     /// The plan of each form seen, none where the library has no way.
     plans: Mutex<HashMap<Sdpa, Option<Arc<Plan>>>>,
@@ -29,6 +32,9 @@ struct Opened {
     running: Handle,
     /// Plans are made beside, since that may take a second.
     planning: Handle,
+    /// Library and device, which plans on disk belong to.
+    of: String,
+    disk: Option<Disk>,
 }
 
 /// Memory that a gradient may take for its scores; batches and heads that need more come one after the other.
@@ -37,9 +43,9 @@ const MOST: usize = 256 << 20;
 const BESIDE: usize = 1 << 20;
 
 impl Cudnn {
-    /// For a device of a compute capability.
-    pub fn new(wish: Wish, arch: u32) -> Cudnn {
-        Cudnn { wish, arch, opened: OnceLock::new(), plans: Mutex::default() }
+    /// For a device of a name and a compute capability.
+    pub fn new(wish: Wish, device: &str, arch: u32) -> Cudnn {
+        Cudnn { wish, arch, device: device.into(), opened: OnceLock::new(), plans: Mutex::default() }
     }
 
     /// Makes a step ready, if the library is to run it. The device's context is current.
@@ -72,7 +78,7 @@ impl Cudnn {
 
     fn opened(&self) -> Option<&Arc<Opened>> {
         let open = || {
-            let opened = stage("cuDNN loaded", || Opened::new(self.wish, self.arch));
+            let opened = stage("cuDNN loaded", || Opened::new(self.wish, &self.device, self.arch));
             opened.map_err(|error| self.say(&error.to_string())).ok().map(Arc::new)
         };
         self.opened.get_or_init(open).as_ref()
@@ -88,16 +94,29 @@ impl Cudnn {
 }
 
 impl Opened {
-    fn new(wish: Wish, arch: u32) -> Result<Opened> {
+    fn new(wish: Wish, device: &str, arch: u32) -> Result<Opened> {
         let choice = Choice { wish, arch, version: api()?.version() };
-        Ok(Opened { choice, running: Handle::open()?, planning: Handle::open()? })
+        let (running, planning) = (Handle::open()?, Handle::open()?);
+        let of = format!("cudnn {} on {device}", choice.version);
+        Ok(Opened { choice, running, planning, of, disk: Disk::open() })
     }
 
+    /// The library's plan for a form: from disk, where an earlier process left it, or made now.
     fn plan(&self, sdpa: &Sdpa) -> Result<Plan> {
         self.planning.with(|handle| {
             let device = For::Handle(handle);
+            let key = hash(&[self.of.as_bytes(), format!("{sdpa:?}").as_bytes()]);
+            let kept = self.disk.as_ref().and_then(|disk| disk.get(key));
+            let kept = kept.and_then(|bytes| String::from_utf8(bytes).ok());
+            if let Some(plan) = kept.and_then(|text| Plan::read(&text, &device).ok()) {
+                return Ok(plan);
+            }
             let ops = if sdpa.grad.is_some() { sdpa.backward(Sums::Kept)? } else { sdpa.forward()? };
-            Graph::new(&ops, &device)?.plan(&device, MOST + BESIDE)
+            let plan = Graph::new(&ops, &device)?.plan(&device, MOST + BESIDE)?;
+            if let (Some(disk), Ok(text)) = (&self.disk, plan.written()) {
+                disk.put(key, text.as_bytes());
+            }
+            Ok(plan)
         })
     }
 }

@@ -63,7 +63,8 @@ impl Choice {
 
     /// The figures behind this are in docs/products-and-attention.md.
     fn is_faster(&self, form: &Form) -> bool {
-        let _ = form;
-        true
+        // On Hopper kernels of ours take heads of 64 and 128 as fast, and gradients without memory for scores.
+        let wide = form.d.max(form.e) > 128 || !(form.d | form.e).is_multiple_of(64);
+        self.arch != 90 || form.grad.is_none() && wide
     }
 }

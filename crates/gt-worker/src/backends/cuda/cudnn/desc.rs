@@ -41,6 +41,7 @@ pub mod attr {
     pub const PLAN_HANDLE: c_int = 400;
     pub const PLAN_CONFIG: c_int = 401;
     pub const PLAN_WORKSPACE: c_int = 402;
+    pub const PLAN_JSON: c_int = 405;
     pub const PLAN_DEVICE: c_int = 407;
     pub const KNOB_TYPE: c_int = 600;
     pub const KNOB_VALUE: c_int = 601;
@@ -162,6 +163,15 @@ impl Desc {
         };
         self.said(api, "get", attribute, done)?;
         Ok(count as usize)
+    }
+
+    /// Reads a text.
+    pub fn text(&self, attribute: c_int) -> Result<String> {
+        let len = self.get::<u8>(attribute, Of::Char, &mut [])?;
+        let mut bytes = vec![0u8; len];
+        let len = self.get(attribute, Of::Char, &mut bytes)?;
+        bytes.truncate(len);
+        Ok(String::from_utf8_lossy(&bytes).trim_end_matches('\0').into())
     }
 
     /// Reads descriptors into new ones of a kind.

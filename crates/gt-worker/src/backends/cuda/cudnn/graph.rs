@@ -211,6 +211,25 @@ pub struct Plan {
     pub engine: i64,
 }
 
+impl Plan {
+    /// The plan as a text that another process can make it from.
+    pub fn written(&self) -> Result<String> {
+        self.desc.text(attr::PLAN_JSON)
+    }
+
+    /// A plan that was written on such a device by such a library.
+    pub fn read(text: &str, device: &For) -> Result<Plan> {
+        let desc = Desc::new(Kind::ExecutionPlan)?;
+        device.tell(&desc, Some(attr::PLAN_HANDLE), Some(attr::PLAN_DEVICE))?;
+        let bytes: Vec<u8> = text.bytes().chain([0]).collect();
+        desc.set(attr::PLAN_JSON, Of::Char, &bytes)?;
+        let desc = desc.finish()?;
+        let mut workspace = [0i64];
+        desc.get(attr::PLAN_WORKSPACE, Of::Int64, &mut workspace)?;
+        Ok(Plan { desc, workspace: workspace[0].max(0) as usize, engine: -1 })
+    }
+}
+
 /// A finished graph.
 pub struct Graph(Desc);
 
@@ -306,10 +325,7 @@ pub fn properties(number: i32) -> Result<String> {
     let desc = Desc::new(Kind::DeviceProp)?;
     desc.set(attr::DEVICE_NUMBER, Of::Int32, &[number])?;
     let desc = desc.finish()?;
-    let mut text = vec![0u8; 64 << 10];
-    let count = desc.get(attr::DEVICE_JSON, Of::Char, &mut text)?;
-    text.truncate(count);
-    Ok(String::from_utf8_lossy(&text).trim_end_matches('\0').into())
+    desc.text(attr::DEVICE_JSON)
 }
 
 /// Puts a plan on a stream.
