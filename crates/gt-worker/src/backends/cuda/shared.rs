@@ -2,6 +2,7 @@
 
 use super::account::Account;
 use super::device::Device;
+use super::gang_aloft::Order;
 use super::ipc::Neighbourhood;
 use super::kernels::Kernels;
 use super::lane::Lanes;
@@ -26,6 +27,8 @@ pub struct Shared {
     pub blas: Blas,
     /// Other processes of this host.
     pub around: Arc<Neighbourhood>,
+    /// Programs that run together with other GPUs follow each other.
+    pub gangs: Order,
     /// Plans that come back run as graphs (`GT_CUDA_GRAPHS=0` turns that off).
     pub graphs: bool,
     aside: Mutex<Option<Sender<Job>>>,
@@ -41,6 +44,7 @@ impl Shared {
             kernels: Kernels::new(device.clone()),
             blas,
             around: Arc::default(),
+            gangs: Order::default(),
             graphs,
             device,
             account,
