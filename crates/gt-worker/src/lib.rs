@@ -11,6 +11,7 @@ pub mod backend;
 pub mod backends;
 mod begun;
 mod better;
+mod doubts;
 mod early;
 mod executor;
 mod family;

@@ -76,6 +76,13 @@ pub fn apply(tensor: &Tensor, signal: &str, parameter: Option<&str>) -> Result<b
     Ok(true)
 }
 
+/// The parameters of a module are laid out: the program that makes them ends here. Together with the first step it would be
+/// one in which every worker may well make all of a parameter, which that step needs, before it keeps its part.
+pub fn laid_out() -> Result<()> {
+    let (_, stream) = crate::current::current()?;
+    stream.flush()
+}
+
 /// How a tensor is to lie. For a parameter this is what a pattern says; for a stage of a pipeline, and for any other
 /// tensor, what the signal itself says.
 fn wanted(tensor: &Tensor, name: &str, parameter: Option<&str>) -> Result<Option<SignalSpec>> {
