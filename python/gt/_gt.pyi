@@ -1242,7 +1242,7 @@ def _signal_fits(pattern: builtins.str, name: builtins.str) -> builtins.bool:
     True if a name fits a pattern.
     """
 
-def _signal_laid_out() -> None:
+def _signal_laid_out(name: builtins.str) -> None:
     """
     The parameters of a module are laid out: what makes them is a program of its own.
     """

@@ -76,11 +76,16 @@ pub fn apply(tensor: &Tensor, signal: &str, parameter: Option<&str>) -> Result<b
     Ok(true)
 }
 
-/// The parameters of a module are laid out: the program that makes them ends here. Together with the first step it would be
-/// one in which every worker may well make all of a parameter, which that step needs, before it keeps its part.
-pub fn laid_out() -> Result<()> {
-    let (_, stream) = crate::current::current()?;
-    stream.flush()
+/// The parameters of a module are laid out by a signal: if it is one of several workers, the program that makes them ends
+/// here. Together with the first step it would be one in which every worker may well make all of a parameter, which that step
+/// needs, before it keeps its part.
+pub fn laid_out(name: &str) -> Result<()> {
+    let several = registry::find(name)?.and_then(|s| s.spec()).is_none_or(|spec| spec.workers.len() != 1);
+    if several {
+        let (_, stream) = crate::current::current()?;
+        stream.flush()?;
+    }
+    Ok(())
 }
 
 /// How a tensor is to lie. For a parameter this is what a pattern says; for a stage of a pipeline, and for any other
