@@ -227,6 +227,56 @@ def memory():
     near(x.max() < 1, True)
 
 
+def attention_by_numpy(q, k, v, dout, causal):
+    """Attention in f64 and its gradients; heads of `q` share those of `k` and `v`."""
+    share = q.shape[1] // k.shape[1]
+    wide = [x.astype(np.float64) for x in (q, np.repeat(k, share, 1), np.repeat(v, share, 1), dout)]
+    q, k, v, dout = wide
+    scale = q.shape[-1] ** -0.5
+    scores = q @ k.swapaxes(-1, -2) * scale
+    if causal:
+        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    out = p @ v
+    dp = dout @ v.swapaxes(-1, -2)
+    ds = p * (dp - (dout * out).sum(-1, keepdims=True)) * scale
+    shared = [
+        x.reshape(x.shape[0], -1, share, *x.shape[2:]).sum(2)
+        for x in (ds.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ dout)
+    ]
+    return out, ds @ k, *shared
+
+
+@check
+def attention():
+    # Sizes that kernels of our own take and sizes that cuDNN does; `GT_ATTENTION` on the worker says otherwise.
+    for dtype, tolerance in ((gt.bfloat16, 3e-2), (gt.float16, 4e-3)):
+        for heads, key_heads, rows, cols, d, causal in (
+            (4, 2, 128, 128, 64, True),
+            (4, 4, 300, 300, 128, True),
+            (4, 1, 128, 256, 96, False),
+            (4, 2, 256, 256, 256, True),
+            (2, 2, 77, 333, 256, False),
+        ):
+            shapes = [(2, heads, rows, d), (2, key_heads, cols, d), (2, key_heads, cols, d), (2, heads, rows, d)]
+            # Rounded to the type before either side sees them.
+            given = [gt.from_numpy(f32(*shape)).to(dtype) for shape in shapes]
+            want = attention_by_numpy(*[x.float().numpy() for x in given], causal)
+            twice = []
+            for _ in range(2):
+                q, k, v = [x.clone().requires_grad_(True) for x in given[:3]]
+                out = gt.nn.functional.scaled_dot_product_attention(
+                    q, k, v, is_causal=causal, enable_gqa=heads != key_heads
+                )
+                grads = gt.autograd.grad(out, [q, k, v], given[3])
+                twice.append([x.detach().float().numpy() for x in (out, *grads)])
+            for name, got, again, wanted in zip(("out", "dq", "dk", "dv"), *twice, want):
+                assert (got == again).all(), f"{name} differs between two runs"
+                off = np.abs(got - wanted).max() / np.abs(wanted).max()
+                assert off < tolerance, f"{name} of {dtype} {heads}/{key_heads}x{rows}x{cols}x{d}: off by {off:.1e}"
+
+
 @check
 def speed():
     a = gt.rand(4096, 4096)

@@ -105,12 +105,12 @@ fn memory_for_the_scores_of_a_gradient_is_told_before_and_bounded() {
     let small = need([2, 4, 4, 512, 64]);
     assert!((2 * 2 * 4 * 512 * 512..8 << 20).contains(&small), "{small}");
     let large = need([8, 16, 8, 2048, 64]);
-    assert!((128 << 20..258 << 20).contains(&large), "{large}");
+    assert!((256 << 20..514 << 20).contains(&large), "{large}");
     // What does not fit is sliced: as few batches, then heads, at a time as have room.
     let structure = program("bf16", [8, 16, 8, 2048, 64]);
-    assert_eq!(calls(&backend, &structure, 1), 1 + 8);
+    assert_eq!(calls(&backend, &structure, 1), 1 + 4);
     // The scores of heads that share keys are too many: kernels of ours take the gradient.
-    let structure = program("bf16", [1, 4, 1, 8192, 64]);
+    let structure = program("bf16", [1, 8, 1, 8192, 64]);
     assert_eq!(calls(&backend, &structure, 1), 1);
 }
 

@@ -127,27 +127,34 @@ fn driver() -> Finding {
 
 /// The libraries that the cuda backend loads, and what goes without each.
 fn libraries() -> Vec<Finding> {
-    let wanted: [(&'static str, &[&str], &str); 4] = [
+    let wanted: [(&'static str, &[&str], &str); 3] = [
         ("cublaslt", &["libcublasLt.so.13", "libcublasLt.so.12"], "matrix products on a GPU"),
         ("nvrtc", &["libnvrtc.so.13", "libnvrtc.so.12"], "fused kernels on a GPU"),
-        ("cudnn", &["libcudnn.so.9"], "attention and convolution on a GPU"),
         ("nccl", &["libnccl.so.2"], "collectives between GPUs"),
     ];
     let gpu = open(&["libcuda.so.1", "libcuda.so"]).is_some();
-    wanted
-        .into_iter()
-        .map(|(name, files, used)| match open(files) {
-            Some((_, path)) => Finding::good(name, path),
-            None if gpu => Finding::bad(
-                name,
-                "not found",
-                format!(
-                    "needed for {used}: install CUDA's libraries, or put their folder on LD_LIBRARY_PATH"
-                ),
-            ),
-            None => Finding::good(name, format!("not found, and only of use with a GPU ({used})")),
-        })
-        .collect()
+    let others = wanted.into_iter().map(|(name, files, used)| match open(files) {
+        Some((_, path)) => Finding::good(name, path),
+        None if gpu => Finding::bad(
+            name,
+            "not found",
+            format!("needed for {used}: install CUDA's libraries, or put their folder on LD_LIBRARY_PATH"),
+        ),
+        None => Finding::good(name, format!("not found, and only of use with a GPU ({used})")),
+    });
+    others.chain([cudnn(gpu)]).collect()
+}
+
+/// The library that attends where it is faster than kernels of our own; nothing needs it.
+fn cudnn(gpu: bool) -> Finding {
+    use gt_worker::backends::cuda::cudnn::{api, spelled};
+    match api() {
+        Ok(api) => Finding::good("cudnn", format!("version {}", spelled(api.version()))),
+        Err(error) if gpu => {
+            Finding::weak("cudnn", "none: attention runs by kernels of our own", error.to_string())
+        }
+        Err(_) => Finding::good("cudnn", "not found, and only of use with a GPU (attention)"),
+    }
 }
 
 fn shared_memory() -> Finding {

@@ -20,6 +20,8 @@ pub struct Form {
     pub dtype: DType,
     pub causal: bool,
     pub scale: Num,
+    /// Kernels of ours take it by Hopper's own products.
+    pub grouped: bool,
     pub batches: usize,
     pub heads: usize,
     pub key_heads: usize,
@@ -47,7 +49,7 @@ impl Form {
             Work::AttentionGrad(a) => Problem::backward(a, plan),
             _ => return None,
         };
-        problem.form(plan)
+        Problem { target: super::target(), ..problem }.form(plan)
     }
 }
 
@@ -83,6 +85,7 @@ impl Problem<'_> {
             dtype: self.dtype,
             causal: self.causal,
             scale: self.scale,
+            grouped: self.grouped(),
             batches: self.batches,
             heads: self.heads,
             key_heads: self.key_heads,

@@ -1,7 +1,9 @@
 //! Matrix products and attention alone on a GPU: checked against the host on small sizes and on samples of large ones, then
 //! timed. One line each; a failure is printed and the rest goes on.
 //!
-//! `cargo run --release -p gt-worker --example cuda_ops [products|attention] [part of a name]`
+//! `cargo run --release -p gt-worker --example cuda_ops [products|attention] [part of a name]`; `cuda_ops against` prints a table
+//! of attention by kernels of ours and by cuDNN, and `cuda_ops cudnn` by which engines cuDNN runs it, with how much memory and
+//! whether twice alike. Where there is no GPU, `cuda_ops cudnn FILE` says so for one whose properties are in a file.
 
 mod attends;
 mod device;
@@ -41,14 +43,14 @@ fn main() -> Res<()> {
     let mut report = Report { filter: args.next().unwrap_or_default(), failed: 0 };
     let Some(device) = Device::find()? else {
         if what == "cudnn" {
-            return probe::all(None);
+            return probe::all(None, &report.filter);
         }
         println!("no GPU here");
         return Ok(());
     };
     println!("{}", device.name()?);
     match what.as_str() {
-        "cudnn" => return probe::all(Some(&device)),
+        "cudnn" => return probe::all(Some(&device), ""),
         "against" => return attends::against(&device),
         _ => {}
     }

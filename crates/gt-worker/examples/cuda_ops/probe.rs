@@ -5,7 +5,7 @@ use crate::device::{Device, Memory};
 use crate::numbers::Rng;
 use gt_worker::backends::cuda::cudnn::graph::{self, For, Graph, Lay, Plan, Type};
 use gt_worker::backends::cuda::cudnn::sdpa::{Sdpa, Sums, id};
-use gt_worker::backends::cuda::cudnn::{Handle, api, spelled};
+use gt_worker::backends::cuda::cudnn::{Handle, api, in_order, spelled};
 use std::ffi::c_void;
 use std::time::Instant;
 
@@ -42,20 +42,19 @@ fn sdpa(s: &Sizes, grad: bool) -> Sdpa {
 
 fn list() -> Vec<Sizes> {
     let base = Sizes { of: Type::BF16, b: 8, h: 16, g: 8, rows: 1024, cols: 1024, d: 128, causal: true };
-    let mut out = vec![base, Sizes { b: 2, rows: 4096, cols: 4096, ..base }];
-    for d in [16, 32, 64, 96, 256] {
-        out.push(Sizes { d, ..base });
-    }
+    let mut out = vec![base, Sizes { causal: false, ..base }];
+    out.extend([32, 64, 96, 192, 256].map(|d| Sizes { d, ..base }));
     out
 }
 
-pub fn all(device: Option<&Device>) -> Res<()> {
+/// On a device, or where there is none for one whose properties are in a file, as this prints them elsewhere.
+pub fn all(device: Option<&Device>, file: &str) -> Res<()> {
     let api = api()?;
     println!("cudnn {}", spelled(api.version()));
     match device {
         Some(device) => on_device(device),
         None => {
-            let json = std::fs::read_to_string(std::env::var("GT_CUDNN_DEVICE")?)?;
+            let json = std::fs::read_to_string(file)?;
             let properties = graph::device_from(&json)?;
             for s in list() {
                 for (name, sdpa, sums) in variants(&s) {
@@ -103,6 +102,11 @@ fn show(sdpa: &Sdpa, sums: Option<Sums>, device: &For) -> Vec<Plan> {
     };
     println!("    {} ways in {:.1} ms", configs.len(), start.elapsed().as_secs_f64() * 1e3);
     let mut first = vec![];
+    if let (Some(Sums::Kept), Ok(api)) = (sums, api()) {
+        let (engine, knobs) = in_order(api.version(), sdpa.q.dims[3]);
+        let made = graph.config(engine, &knobs, device).and_then(|config| graph.try_config(config, device));
+        println!("    in order by engine {engine}: workspace {:?}", made.map(|(plan, _)| plan.workspace));
+    }
     for config in configs.into_iter().take(3) {
         let start = Instant::now();
         let tried = graph.try_config(config, device);
@@ -117,9 +121,6 @@ fn show(sdpa: &Sdpa, sums: Option<Sums>, device: &For) -> Vec<Plan> {
                 match plan.written() {
                     Ok(text) => {
                         let written = start.elapsed().as_secs_f64() * 1e3;
-                        if let Ok(to) = std::env::var("GT_CUDNN_DUMP") {
-                            let _ = std::fs::write(to, &text);
-                        }
                         let start = Instant::now();
                         let again = Plan::read(&text, device);
                         let took = start.elapsed().as_secs_f64() * 1e3;

@@ -73,9 +73,23 @@ fn open(name: &str) -> Option<Library> {
 
 /// Opens a library, by its path where the loader would not find it by name.
 pub fn find(start: &str) -> Option<Library> {
-    if let Some(library) = known(start) {
-        return Some(library);
-    }
+    known(start).or_else(|| search(start))
+}
+
+/// The same, but one of a Python environment before one of the system's: whoever else in this process wants it, as PyTorch
+/// does, gets the one that is there, and may ask for the version it came with.
+pub fn find_packaged(start: &str) -> Option<Library> {
+    let packages = std::env::var(PACKAGES).ok();
+    let inside =
+        folders(None, packages.as_deref()).into_iter().filter(|f| f.iter().any(|part| part == "nvidia"));
+    inside
+        .filter_map(|folder| in_folder(&folder, start))
+        .find_map(|path| open(&path.to_string_lossy()))
+        .or_else(|| find(start))
+}
+
+/// Looks for a library in the folders that the loader does not know.
+fn search(start: &str) -> Option<Library> {
     let (home, packages) = (home(), std::env::var(PACKAGES).ok());
     let folders = folders(home.as_deref(), packages.as_deref());
     // What a library needs lies beside it.

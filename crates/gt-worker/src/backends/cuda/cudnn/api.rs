@@ -94,7 +94,7 @@ pub fn spelled(version: usize) -> String {
 /// The library, or why there is none.
 pub fn api() -> Result<&'static Api> {
     static API: OnceLock<Result<Api>> = OnceLock::new();
-    let load = || match libs::find("libcudnn.so") {
+    let load = || match libs::find_packaged("libcudnn.so") {
         Some(library) => {
             super::super::leave::before_libraries();
             Api::load(library)

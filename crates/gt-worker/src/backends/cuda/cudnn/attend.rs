@@ -1,7 +1,7 @@
 //! Attention steps made ready for cuDNN: the library's plan for a form is made once, a run only gives addresses.
 
 use super::api::api;
-use super::choice::{Choice, Wish};
+use super::choice::{Choice, Way, Wish, in_order};
 use super::graph::{For, Graph, Lay, Plan, Type};
 use super::handle::Handle;
 use super::sdpa::{Sdpa, Sums, id};
@@ -38,7 +38,7 @@ struct Opened {
 }
 
 /// Memory that a gradient may take for its scores; batches and heads that need more come one after the other.
-const MOST: usize = 256 << 20;
+const MOST: usize = 512 << 20;
 /// Memory that the library takes beside, at most.
 const BESIDE: usize = 1 << 20;
 
@@ -55,7 +55,7 @@ impl Cudnn {
         }
         let form = Form::new(work, plan)?;
         let opened = self.opened()?;
-        let slices = Slices::new(&form).filter(|_| opened.choice.takes(&form))?;
+        let slices = Slices::new(&form, opened.choice.way()).filter(|_| opened.choice.takes(&form))?;
         let sdpa = slices.sdpa(&form);
         let known = self.plans.lock().get(&sdpa).cloned();
         let made = match known {
@@ -71,9 +71,15 @@ impl Cudnn {
 
     /// Bytes of memory that a step may take beside its plan's own if the library runs it, known before it is made ready.
     pub fn need(&self, work: &Work, plan: &gt_compiler::Plan) -> usize {
-        let known = self.opened.get().is_none_or(Option::is_some);
-        let form = Form::new(work, plan).filter(|_| known && self.wish != Wish::Own);
-        form.and_then(|form| Slices::new(&form).map(|slices| slices.need(&form))).unwrap_or(0)
+        // The newest version takes most; an absent one nothing, once that is known.
+        let choice = match self.opened.get() {
+            Some(Some(opened)) => opened.choice,
+            Some(None) => return 0,
+            None => Choice { wish: self.wish, arch: self.arch, version: usize::MAX },
+        };
+        let form = Form::new(work, plan).filter(|form| choice.takes(form));
+        let need = |form| Some(Slices::new(&form, choice.way())?.need(&form, choice.way()));
+        form.and_then(need).unwrap_or(0)
     }
 
     fn opened(&self) -> Option<&Arc<Opened>> {
@@ -112,7 +118,15 @@ impl Opened {
                 return Ok(plan);
             }
             let ops = if sdpa.grad.is_some() { sdpa.backward(Sums::Kept)? } else { sdpa.forward()? };
-            let plan = Graph::new(&ops, &device)?.plan(&device, MOST + BESIDE)?;
+            let graph = Graph::new(&ops, &device)?;
+            let plan = match (self.choice.way(), sdpa.grad.is_some()) {
+                (Way::InOrder, true) => {
+                    let (engine, knobs) = in_order(self.choice.version, sdpa.q.dims[3]);
+                    let config = graph.config(engine, &knobs, &device)?;
+                    graph.try_config(config, &device)?.0
+                }
+                _ => graph.plan(&device, MOST + BESIDE)?,
+            };
             if let (Some(disk), Ok(text)) = (&self.disk, plan.written()) {
                 disk.put(key, text.as_bytes());
             }
@@ -131,12 +145,12 @@ struct Slices {
 
 impl Slices {
     /// As few calls as can be; `None` where the scores of one key head's rows are too many.
-    fn new(form: &Form) -> Option<Slices> {
+    fn new(form: &Form, way: Way) -> Option<Slices> {
         let whole = Slices { batches: form.batches, key_heads: form.key_heads };
-        if form.grad.is_none() {
+        if form.grad.is_none() || way == Way::InOrder {
             return Some(whole);
         }
-        let fits = |s: &Slices| s.need(form) <= MOST;
+        let fits = |s: &Slices| s.need(form, way) <= MOST;
         let batches = (1..=form.batches).rev().filter(|n| form.batches.is_multiple_of(*n));
         let heads = (1..form.key_heads).rev().filter(|n| form.key_heads.is_multiple_of(*n));
         let fewer = batches.map(|batches| Slices { batches, ..whole });
@@ -152,16 +166,19 @@ impl Slices {
         (4 * self.batches * self.heads(form) * form.rows).next_multiple_of(256)
     }
 
-    /// Bytes beside the operands: a gradient keeps all scores, gradients of keys and values for each head where several
-    /// share one, and a number for each row.
-    fn need(&self, form: &Form) -> usize {
+    /// Bytes beside the operands: a gradient keeps all scores or sums in f32, gradients of keys and values for each head
+    /// where several share one, and a number for each row.
+    fn need(&self, form: &Form, way: Way) -> usize {
         if form.grad.is_none() {
             return BESIDE;
         }
         let heads = self.batches * self.heads(form);
-        let scores = 2 * heads * form.rows.next_multiple_of(64) * form.cols.next_multiple_of(128);
+        let sums = match way {
+            Way::Kept => 2 * heads * form.rows.next_multiple_of(64) * form.cols.next_multiple_of(128),
+            Way::InOrder => 4 * heads * form.rows.next_multiple_of(128) * form.d,
+        };
         let shared = if form.heads == form.key_heads { 0 } else { 2 * heads * form.cols * (form.d + form.e) };
-        scores + shared + self.per_row(form) + BESIDE
+        sums + shared + self.per_row(form) + BESIDE
     }
 
     /// One call in the library's terms.
@@ -289,5 +306,40 @@ impl Given {
     fn put(&mut self, id: i64, address: u64) {
         self.ids.push(id);
         self.pointers.push(address as *mut c_void);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::choice::tests::forms;
+    use super::*;
+
+    #[test]
+    fn the_scores_of_a_gradient_are_sliced_to_have_room() {
+        let slices = |sizes| forms("bf16", sizes).map(|form| Slices::new(&form.unwrap(), Way::Kept));
+        let of = |batches, key_heads| Some(Slices { batches, key_heads });
+        // Forward never, since it keeps no scores.
+        assert_eq!(slices([8, 16, 8, 2048, 2048, 64]), [of(8, 8), of(2, 8)]);
+        assert_eq!(slices([8, 16, 8, 512, 512, 64]), [of(8, 8), of(8, 8)]);
+        assert_eq!(slices([2, 16, 8, 4096, 4096, 128]), [of(2, 8), of(1, 4)]);
+        assert_eq!(slices([1, 16, 8, 8192, 8192, 128]), [of(1, 8), of(1, 1)]);
+        assert_eq!(slices([1, 16, 8, 16384, 16384, 128]), [of(1, 8), None]);
+        for sizes in [[8, 16, 8, 2048, 2048, 64], [2, 16, 8, 4096, 4096, 128]] {
+            let [_, form] = forms("bf16", sizes).map(Option::unwrap);
+            let slices = Slices::new(&form, Way::Kept).unwrap();
+            assert!(slices.need(&form, Way::Kept) <= MOST);
+            let sdpa = slices.sdpa(&form);
+            let dims = [slices.batches, 2 * slices.key_heads, form.rows, form.d];
+            assert_eq!(sdpa.q.dims, dims.map(|n| n as i64));
+            // What adds in order needs memory for a few numbers per row alone.
+            let whole = Slices::new(&form, Way::InOrder).unwrap();
+            assert_eq!((whole.batches, whole.key_heads), (form.batches, form.key_heads));
+            assert!(whole.need(&form, Way::InOrder) < 256 << 20);
+            // Slices lie as the whole does.
+            assert_eq!(
+                sdpa.q.strides,
+                [form.q.strides[0], form.q.strides[1], form.q.strides[2], 1].map(|n| n as i64)
+            );
+        }
     }
 }

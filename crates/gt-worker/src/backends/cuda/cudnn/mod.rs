@@ -13,5 +13,5 @@ pub mod sdpa;
 
 pub use api::{api, spelled};
 pub use attend::{Attend, Cudnn};
-pub use choice::{Choice, Wish};
+pub use choice::{Choice, Wish, in_order};
 pub use handle::Handle;
