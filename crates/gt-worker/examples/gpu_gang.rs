@@ -29,6 +29,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().collect();
     let done = match args.get(1).map(String::as_str) {
         Some("rank") => child(&args[2], &args[3], args[4].parse().expect("a port")),
+        Some("alone") => pace_alone(),
         _ => parent(),
     };
     match done {
@@ -43,6 +44,13 @@ fn main() -> ExitCode {
 fn parent() -> Result<(), String> {
     one_rank()?;
     again_and_again()?;
+    for graphs in ["1", "0"] {
+        let mut command = Command::new(std::env::current_exe().map_err(|e| e.to_string())?);
+        let done = command.arg("alone").env("GT_CUDA_GRAPHS", graphs).status().map_err(|e| e.to_string())?;
+        if !done.success() {
+            return Err(format!("alone, GT_CUDA_GRAPHS={graphs}: {done}"));
+        }
+    }
     for what in ["all", "pace", "pace-plain", "pace-waits"] {
         let both = two(what, Duration::from_secs(200))?;
         if both != [Some(0), Some(0)] {
@@ -227,37 +235,37 @@ impl Group for Untied<'_> {
     }
 }
 
-/// The same pair, whose gangs are not waited for one by one.
+/// The same group, whose gangs are not waited for one by one.
 struct Unwatched<'a> {
-    pair: &'a Pair,
+    group: &'a dyn Group,
     flights: Mutex<Vec<Box<dyn Flight>>>,
 }
 
 impl<'a> Unwatched<'a> {
-    fn new(pair: &'a Pair) -> Unwatched<'a> {
-        Unwatched { pair, flights: Mutex::default() }
+    fn new(group: &'a dyn Group) -> Unwatched<'a> {
+        Unwatched { group, flights: Mutex::default() }
     }
 }
 
 impl Group for Unwatched<'_> {
     fn axis(&self, axis: u8) -> Result<&dyn Communicator, PlanError> {
-        self.pair.axis(axis)
+        self.group.axis(axis)
     }
 
     fn agree(&self) -> Result<(), PlanError> {
-        self.pair.agree()
+        self.group.agree()
     }
 
     fn all(&self) -> Option<&dyn Communicator> {
-        self.pair.all()
+        self.group.all()
     }
 
     fn failed(&self) -> Option<PlanError> {
-        self.pair.failed()
+        self.group.failed()
     }
 
     fn ties(&self) -> Option<&Ties> {
-        self.pair.ties()
+        self.group.ties()
     }
 
     fn depart(&self, flight: Box<dyn Flight>) -> Result<(), PlanError> {
@@ -338,25 +346,28 @@ fn one_rank() -> Result<(), String> {
     all(&backend, 0, 1, &|| &seat.seat)
 }
 
+/// A step of training whose gradient is summed.
+const TRAINING: &str = "
+    in TENSOR[0] f32[64, 64] dies
+    in TENSOR[1] f32[16, 64]
+    slot $0
+    TENSOR[2] := MATMUL{ta=false,tb=false} TENSOR[1] TENSOR[0]
+    TENSOR[3] := TANH TENSOR[2]
+    TENSOR[4] := MATMUL{ta=true,tb=false} TENSOR[1] TENSOR[3]
+    TENSOR[5] := CAST{dtype=bf16} TENSOR[4]
+    TENSOR[6] := ALLREDUCE{number=0,axis=0,kind=SUM} TENSOR[5]
+    TENSOR[7] := ALLREDUCE{number=1,axis=0,kind=SUM} TENSOR[4]
+    TENSOR[8] := MUL TENSOR[7] $0
+    TENSOR[9] := SUB TENSOR[0] TENSOR[8]
+    out TENSOR[9]
+    out TENSOR[3]
+    out TENSOR[6]";
+
 /// A step of training whose gradient is summed, as often as it takes to become a graph: every run is right.
 fn again_and_again() -> Result<(), String> {
     let backend = CudaBackend::open(0).map_err(|e| e.to_string())?;
     let ties = Arc::new(Ties::default());
-    let program = "
-        in TENSOR[0] f32[64, 64] dies
-        in TENSOR[1] f32[16, 64]
-        slot $0
-        TENSOR[2] := MATMUL{ta=false,tb=false} TENSOR[1] TENSOR[0]
-        TENSOR[3] := TANH TENSOR[2]
-        TENSOR[4] := MATMUL{ta=true,tb=false} TENSOR[1] TENSOR[3]
-        TENSOR[5] := CAST{dtype=bf16} TENSOR[4]
-        TENSOR[6] := ALLREDUCE{number=0,axis=0,kind=SUM} TENSOR[5]
-        TENSOR[7] := ALLREDUCE{number=1,axis=0,kind=SUM} TENSOR[4]
-        TENSOR[8] := MUL TENSOR[7] $0
-        TENSOR[9] := SUB TENSOR[0] TENSOR[8]
-        out TENSOR[9]
-        out TENSOR[3]
-        out TENSOR[6]";
+    let program = TRAINING;
     let structure = Arc::new(text::parse_structure(program).map_err(|e| e.to_string())?);
     let alone_text = program
         .replace("ALLREDUCE{number=0,axis=0,kind=SUM}", "MUL")
@@ -400,6 +411,42 @@ fn again_and_again() -> Result<(), String> {
         drop((outs, expected));
     }
     println!("a step of a gang of one, 20 times: first {:?}, last {:?}", took[0], took[19]);
+    Ok(())
+}
+
+/// How long a step of a gang of one takes when many are queued one after the other.
+fn pace_alone() -> Result<(), String> {
+    const FIRST: usize = 20;
+    const STEPS: usize = 500;
+    let backend = CudaBackend::open(0).map_err(|e| e.to_string())?;
+    let structure = Arc::new(text::parse_structure(TRAINING).map_err(|e| e.to_string())?);
+    let (plan, ties, mut rng) = (make(&backend, &structure, Effort::Full)?, Arc::default(), Rng::new(3));
+    let mut draw =
+        |shape: [usize; 2]| [gt_ir::sample::draw(&mut rng, &gt_ir::Ty::new(DType::F32, shape), (-1.0, 1.0))];
+    let mut weight = upload(&backend, &draw([64, 64]))?.remove(0);
+    let batch = upload(&backend, &draw([16, 64]))?.remove(0);
+    let (mut begin, mut queued, mut graphs) = (Instant::now(), Duration::ZERO, 0);
+    for step in 0..FIRST + STEPS {
+        if step == FIRST {
+            backend.download(&weight).map_err(|e| e.to_string())?;
+            (begin, queued, graphs) = (Instant::now(), Duration::ZERO, gangs_run().2);
+        }
+        let rate = [Slot::Num(gt_ir::Scalar::Float(1e-4 * step as f64))];
+        let (seat, mut inputs) = (alone(&ties), vec![weight, batch.clone()]);
+        let put = Instant::now();
+        let outs = plan.run_gang(&mut inputs, &rate, &Unwatched::new(&seat.seat), None);
+        queued += put.elapsed();
+        drop(inputs);
+        weight = outs.map_err(|e| e.error.to_string())?.swap_remove(0);
+    }
+    backend.download(&weight).map_err(|e| e.to_string())?;
+    let each = |time: Duration| time.as_secs_f64() * 1e6 / STEPS as f64;
+    println!(
+        "a step of a gang of one: {:.1} us ({:.1} us on the host), {} of {STEPS} as graphs",
+        each(begin.elapsed()),
+        each(queued),
+        gangs_run().2 - graphs
+    );
     Ok(())
 }
 
@@ -481,7 +528,7 @@ fn pace(backend: &CudaBackend, what: &str, pair: &Pair, group: &dyn Group) -> Re
     for step in 0..FIRST + STEPS {
         if step == FIRST {
             backend.download(&weight).map_err(|e| e.to_string())?;
-            (begin, graphs) = (Instant::now(), gangs_run().2);
+            (begin, queued, graphs) = (Instant::now(), Duration::ZERO, gangs_run().2);
         }
         let put = Instant::now();
         let outs = one.run(step, weight, &batch, group).map_err(|e| format!("step {step}: {}", e.error))?;
@@ -490,8 +537,10 @@ fn pace(backend: &CudaBackend, what: &str, pair: &Pair, group: &dyn Group) -> Re
     }
     backend.download(&weight).map_err(|e| e.to_string())?;
     let each = begin.elapsed().as_secs_f64() * 1e3 / STEPS as f64;
-    let host = queued.as_secs_f64() * 1e3 / (FIRST + STEPS) as f64;
+    let host = queued.as_secs_f64() * 1e3 / STEPS as f64;
     let graphs = gangs_run().2 - graphs;
+    // Nobody goes before the other is done.
+    pair.agree().map_err(|e| e.error.to_string())?;
     println!(
         "rank {}: {what}: {each:.3} ms a step ({host:.3} ms on the host), {graphs} of {STEPS} as graphs",
         pair.rank

@@ -12,9 +12,9 @@ use gt_ir::sample::Rng;
 use gt_ir::{Arg, Collective, DType, Error, Exchange, HostTensor, Input, Instr, Op, ReduceKind, Structure};
 use gt_worker::backend::{Backend, Buffer, Effort, HostBytes, Plan, PlanError};
 use gt_worker::backends::cuda::{CudaBackend, gangs_run};
-use gt_worker::gang::Group;
 use gt_worker::gang::meeting::Seat;
 use gt_worker::gang::ties::Ties;
+use gt_worker::gang::{Communicator, Flight, Group};
 use load::{Count, fake, fake_nccl};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -365,4 +365,70 @@ fn a_rank_that_is_gone_after_it_agreed_is_an_error_in_seconds() {
     two.held.iter().for_each(|held| drop(held.lock().unwrap().take()));
     two.good(7..12);
     assert_eq!(fake_nccl()[0], 4, "two groups of two ranks");
+}
+
+/// A seat whose gangs nobody waits for one by one.
+struct Unwatched {
+    seat: Seat,
+    flights: Mutex<Vec<Box<dyn Flight>>>,
+}
+
+impl Group for Unwatched {
+    fn axis(&self, axis: u8) -> Result<&dyn Communicator, PlanError> {
+        self.seat.axis(axis)
+    }
+    fn agree(&self) -> Result<(), PlanError> {
+        self.seat.agree()
+    }
+    fn all(&self) -> Option<&dyn Communicator> {
+        self.seat.all()
+    }
+    fn failed(&self) -> Option<PlanError> {
+        self.seat.failed()
+    }
+    fn ties(&self) -> Option<&Ties> {
+        self.seat.ties()
+    }
+    fn depart(&self, flight: Box<dyn Flight>) -> Result<(), PlanError> {
+        self.flights.lock().unwrap().push(flight);
+        Ok(())
+    }
+}
+
+#[test]
+fn gangs_of_two_sessions_are_queued_without_waiting_and_follow_each_other() {
+    fake();
+    fake_nccl();
+    const STEPS: usize = 24;
+    let two = Two::new([Effort::Full; 2]);
+    let names: Vec<(u64, u64)> = (0..STEPS).map(|_| (12, number())).collect();
+    let rank = &|rank: usize| {
+        let (backend, mut seats, mut sums) = (&two.backends[rank], Vec::new(), Vec::new());
+        for (step, name) in names.iter().enumerate() {
+            backend.turn((10 * (step % 2) + rank) as u64);
+            let seat = Seat::take(*name, 1, &[2], rank).tied(two.ties[rank].clone());
+            let group = Unwatched { seat, flights: Mutex::default() };
+            let x = HostTensor::from_f64s(DType::F32, [64], &[(1 + rank + step) as f64; 64]);
+            let mut inputs = upload(backend, &[x.clone(), x]);
+            let rate = [gt_ir::Slot::Num(gt_ir::Scalar::Float(0.5))];
+            sums.push(two.plans[rank].run_gang(&mut inputs, &rate, &group, None).unwrap().swap_remove(1));
+            seats.push(group);
+        }
+        let aloft = seats.iter().map(|group| group.flights.lock().unwrap().len()).sum::<usize>();
+        assert!(aloft >= STEPS - 4, "{aloft} were not waited for");
+        for (step, sum) in sums.iter().enumerate() {
+            let right = HostTensor::from_f64s(DType::F32, [64], &[(3 + 2 * step) as f64; 64]);
+            assert_eq!(*backend.download(sum).unwrap(), right.data, "rank {rank} step {step}");
+        }
+        for group in &seats {
+            for flight in group.flights.lock().unwrap().iter() {
+                assert!(flight.landed().unwrap() && flight.broken().is_none());
+            }
+        }
+    };
+    std::thread::scope(|s| {
+        let threads = [0, 1].map(|r| s.spawn(move || rank(r)));
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+    assert!(graphs() > 0);
 }

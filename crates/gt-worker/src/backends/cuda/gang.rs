@@ -129,9 +129,10 @@ impl Inner {
                 let met = self.plan.steps.iter().rposition(|s| s.can_fail()).map_or(0, |last| last + 1);
                 let gang = Gang { plan: &self.plan, exchanges: &exchanges, comms: &comms, met, waits: false };
                 let start = self.start(inputs, slots, exchanges.scratch, ticks).map_err(wrong)?;
-                let mut bind = self
-                    .by_nccl(&start, inputs, slots, group, &gang)
-                    .inspect_err(|failed| comms.cut_for(&failed.error))?;
+                let mut bind = self.by_nccl(&start, inputs, slots, group, &gang).inspect_err(|failed| {
+                    comms.cut_for(&failed.error);
+                    start.lane.kept.lock().graphs.forget(&comms);
+                })?;
                 Ok(self.outs(&mut bind, inputs, &start.ranges))
             }
             None => {

@@ -44,6 +44,10 @@ impl Flight for Aloft {
 
     fn cut(&self, why: &PlanError) {
         self.comms.cut_for(&why.error);
+        // Where programs are being queued meanwhile, their next offer does it.
+        if let Some(mut kept) = self.lane.kept.try_lock() {
+            kept.graphs.forget(&self.comms);
+        }
     }
 }
 
