@@ -1,5 +1,6 @@
 //! A worker: takes commands without waiting, runs them on its own thread, and reports.
 
+use crate::aside::Aside;
 use crate::backend::{Backend, Buffer, HostBytes};
 use crate::executor::Executor;
 use crate::finish::Finisher;
@@ -59,6 +60,8 @@ pub(crate) struct Core {
     pub told: AtomicU64,
     /// Of `habit`, once it is known where clients are.
     pub habit: OnceLock<Habit>,
+    /// Where the executor is, for who reads commands; unless they share few cores, nowhere.
+    pub aside: OnceLock<Option<Aside>>,
     pub say: Say,
     pub jobs: Mutex<Sender<Job>>,
     /// The bulk plane, once it is there, with the key of its tickets.
@@ -150,6 +153,7 @@ impl Worker {
             wake: Condvar::new(),
             told: AtomicU64::new(0),
             habit: OnceLock::new(),
+            aside: OnceLock::new(),
             say,
             jobs: Mutex::new(jobs),
             plane: OnceLock::new(),

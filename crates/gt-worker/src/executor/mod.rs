@@ -4,6 +4,7 @@ mod end;
 mod next;
 mod run;
 
+use crate::aside::Aside;
 use crate::backend::PlanError;
 use crate::begun::Begun;
 use crate::early::Wanted;
@@ -92,6 +93,7 @@ impl Executor {
         let Run { seq, program, prefix } = &run;
         let seat = gang.map(|(_, seat)| seat);
         self.core.config.backend.turn(session.0);
+        self.core.aside.get().into_iter().flatten().for_each(Aside::note);
         let mut state = self.core.state.lock();
         let detail = state.detail(session);
         let table = state.sessions.get_mut(&session)?;
