@@ -3,44 +3,47 @@
     python benchmarks/overhead.py [--cycles N] [--seconds S] [--json overhead.json]
 
 Two systems of server and worker stand side by side, one of them watched: `top` draws in a terminal, `trace` captures,
-and the dashboard is asked as its page asks it. A client of each trains in turns of `--seconds`, and a third client,
-which keeps the instruction log, takes its turns on the system that nobody watches. Whoever watches stands still
-(SIGSTOP) outside the turns of the watched system, so that the others' turns are free of it. After half of the cycles
-the two systems change their parts, so that what tells them apart by chance cancels out.
+and the dashboard is asked as its page asks it. Clients train in turns of `--seconds`: one of the system that nobody
+watches before and after each turn of the others, which are one of the watched system and one that keeps the instruction
+log. Whoever watches stands still (SIGSTOP) outside the turns of the watched system, so that the others' turns are free
+of it. After half of the cycles the two systems change their parts, so that what tells them apart by chance cancels out.
 
-A cycle compares neighbouring turns. Before and after every turn both processors run a fixed piece of work: turns
-between which the machine changed its speed (a virtual one often has two, for seconds each) are not compared, nor are
-turns in which other processes used the processors. No step of a turn is left out: a stall that watching causes counts.
-The middle of all cycles is shown with its 95% interval (bootstrap), and beside it what all processes together used of
-the processors per step, which depends less on how they happen to be scheduled.
+A turn is compared with the two plain ones around it. Where these differ by more than a little the machine was not the
+same (a virtual one often has two speeds, for seconds each), and the turn is left out, as are turns in which other
+processes used the processors. No step of a turn is left out: a stall that watching causes counts. The middle of all
+turns is shown with its 95% interval (bootstrap), and beside it what all processes together used of the processors per
+step, which depends less on how they happen to be scheduled.
 """
 
 import argparse
 import contextlib
-import hashlib
+import fcntl
 import itertools
 import json
 import math
 import os
 import pathlib
+import pty
 import random
 import re
 import signal
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
+import threading
 import time
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
 
 from common import Report
 from training import token_batches
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # The part of the processors that others may use in a turn.
-QUIET = 0.03
-# Turns whose fixed pieces of work took times that differ by more are not compared.
+QUIET = 0.05
+# Plain turns that differ by more tell that the machine changed between them.
 STEADY = 1.08
 # Seconds between the questions of the dashboard's page.
 PAGE = 0.7
@@ -87,7 +90,6 @@ def child(address):
 def page(http):
     """Asks what the dashboard's page asks, as often."""
 
-
     def get(path):
         with urllib.request.urlopen(f"http://localhost:{http}{path}", timeout=10) as answer:
             return json.load(answer)
@@ -116,19 +118,6 @@ def used(processes):
         sums[name] = sum(ticks.get(one, 0) for one in own) / TICK
     everyone = sum(map(int, pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:4])) / TICK
     return everyone, sums
-
-
-class Spin:
-    """A fixed piece of work on every processor at once: how fast the machine is now."""
-
-    def __init__(self):
-        self.data = bytes(4 << 20)
-        self.threads = ThreadPoolExecutor(os.cpu_count())
-
-    def seconds(self):
-        start = time.perf_counter()
-        list(self.threads.map(lambda _: hashlib.sha1(self.data).digest(), range(os.cpu_count())))
-        return time.perf_counter() - start
 
 
 class Client:
@@ -162,27 +151,40 @@ class Own:
 
 
 class Turn:
-    """What was measured in a turn."""
+    """What was measured in a turn: seconds per step, those of the processors by process, and what others used."""
 
     def __init__(self, step, processors, others):
         self.step, self.processors, self.others = step, processors, others
-        # How long the fixed piece of work took around it.
-        self.speed = self.steady = None
+        # The plain turns before and after it.
+        self.plain = []
 
-    def around(self, before, after):
-        self.speed, self.steady = (before + after) / 2, near(before, after)
+    def compares(self):
+        before, after = (turn.step for turn in self.plain)
+        quiet = all(turn.others < QUIET for turn in (self, *self.plain))
+        return quiet and max(before, after) < STEADY * min(before, after)
 
-    def compares(self, other):
-        quiet = max(self.others, other.others) < QUIET
-        return quiet and self.steady and other.steady and near(self.speed, other.speed)
-
-
-def near(a, b):
-    return max(a, b) < STEADY * min(a, b)
+    def ratio(self):
+        return self.step / statistics.mean(turn.step for turn in self.plain)
 
 
 def start(command, **options):
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
+
+
+def in_terminal(command):
+    """Starts a process in a terminal of its own, whose picture nobody looks at."""
+    mine, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    process = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, start_new_session=True)
+    os.close(its)
+
+    def drain():
+        with contextlib.suppress(OSError), os.fdopen(mine, "rb", 0) as screen:
+            while screen.read(1 << 16):
+                pass
+
+    threading.Thread(target=drain, daemon=True).start()
+    return process
 
 
 def ready(process):
@@ -204,14 +206,11 @@ class System:
 
     def watch(self):
         """`top`, `trace` and an open page begin to watch."""
-        quiet = dict(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        # `script` is the terminal that `top` draws in.
-        top = ["script", "-qfc", f"exec {sys.executable} -m gt top -p {self.port}", "/dev/null"]
         trace = [sys.executable, "-m", "gt", "trace", "-s", "3600", "-p", self.port, "--dir", self.folder]
         asks = start([sys.executable, __file__, "--page", self.http])
         self.watchers = {
-            "top": subprocess.Popen(top, start_new_session=True, **quiet),
-            "trace": subprocess.Popen(trace, start_new_session=True, **quiet),
+            "top": in_terminal([sys.executable, "-m", "gt", "top", "-p", self.port]),
+            "trace": subprocess.Popen(trace, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL),
             "page": asks,
         }
         ready(asks)
@@ -231,8 +230,7 @@ class System:
     def still(self, stop):
         """Whoever watches stands still, or goes on."""
         for process in self.watchers.values():
-            for one in family(process.pid):
-                os.kill(one, signal.SIGSTOP if stop else signal.SIGCONT)
+            process.send_signal(signal.SIGSTOP if stop else signal.SIGCONT)
 
     def end(self):
         for process in reversed(self.processes.values()):
@@ -241,25 +239,27 @@ class System:
             process.wait(20)
 
 
-def family(pid):
-    """A process and those that it has started."""
-    children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [pid, *itertools.chain.from_iterable(family(int(child)) for child in children)]
+def turn(client, seconds):
+    """A turn of a client, under the eyes of those who watch its system."""
+    client.system.still(False)
+    measured = client.turn(seconds)
+    client.system.still(True)
+    return measured
 
 
-def cycle(clients, seconds, spin):
-    """A turn of every client, in any order."""
-    order = random.sample(list(clients), len(clients))
-    turns, before = {}, spin.seconds()
-    for what in order:
-        client = clients[what]
-        client.system.still(False)
-        turns[what] = client.turn(seconds)
-        client.system.still(True)
-        after = spin.seconds()
-        turns[what].around(before, after)
-        before = after
-    return turns
+def half(plain, others, seconds, cycles):
+    """Turns of each of the others, with plain ones before and after each."""
+    found = {name: [] for name in others}
+    for client in (plain, *others.values()):
+        turn(client, seconds)
+    before = turn(plain, seconds)
+    for _ in range(cycles):
+        for name, client in others.items():
+            measured = turn(client, seconds)
+            after = turn(plain, seconds)
+            measured.plain, before = [before, after], after
+            found[name].append(measured)
+    return found
 
 
 def percent(log):
@@ -284,27 +284,29 @@ def processors(turns):
 
 
 def compare(report, name, what, halves, goal):
-    """A row: turns of one kind against the plain ones of their cycles."""
-    pairs = [[(turns[name], turns["plain"]) for turns in half] for half in halves]
-    kept = [[(a, b) for a, b in half if a.compares(b)] for half in pairs]
-    counts = sum(map(len, kept)), sum(map(len, pairs))
+    """A row: turns of one kind against the plain ones around them."""
+    turns = [half[name] for half in halves]
+    kept = [[turn for turn in half if turn.compares()] for half in turns]
+    counts = f"{sum(map(len, kept))} of {sum(map(len, turns))} turns"
     if not all(kept):
-        print(f"   {what}: {counts[0]} of {counts[1]} cycles can be compared: the machine is not steady enough")
+        print(f"   {what}: {counts} can be compared: the machine is not steady enough")
         return None
-    ratios = [[math.log(a.step / b.step) for a, b in half] for half in kept]
-    low, high = map(percent, interval(ratios))
-    ours, plain = (processors([pair[i] for half in kept for pair in half]) for i in (0, 1))
-    more = (sum(ours.values()) / sum(plain.values()) - 1) * 100
-    steps = [statistics.median(pair[i].step for half in kept for pair in half) * 1e3 for i in (0, 1)]
-    note = f"95%: {low:.2f} to {high:.2f}; {steps[0]:.2f} against {steps[1]:.2f} ms; processors {more:+.1f}%;"
-    note += f" {counts[0]} of {counts[1]} cycles"
-    report.add(what, percent(middle(ratios)), "%", goal=goal, note=note)
-    return dict(percent=[[percent(r) for r in half] for half in ratios], ours=ours, plain=plain, more=more)
+    logs = [[math.log(turn.ratio()) for turn in half] for half in kept]
+    low, high = map(percent, interval(logs))
+    ours = [turn for half in kept for turn in half]
+    plain = [turn for one in ours for turn in one.plain]
+    used_by, used_plain = processors(ours), processors(plain)
+    more = (sum(used_by.values()) / sum(used_plain.values()) - 1) * 100
+    steps = [statistics.median(turn.step for turn in some) * 1e3 for some in (ours, plain)]
+    note = f"95%: {low:.2f} to {high:.2f}; {steps[0]:.2f} against {steps[1]:.2f} ms; processors {more:+.1f}%; {counts}"
+    report.add(what, percent(middle(logs)), "%", goal=goal, note=note)
+    found = [[percent(log) for log in half] for half in logs]
+    return dict(percent=found, ours=used_by, plain=used_plain, more=more)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cycles", type=int, default=40)
+    parser.add_argument("--cycles", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=PAGE, help="of a turn")
     parser.add_argument("--json", default="overhead.json")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
@@ -315,18 +317,18 @@ def main():
         return child(args.address)
     if args.page:
         return page(args.page)
-    report, spin = Report("what watching costs"), Spin()
+    report = Report("what watching costs")
     halves = []
     with contextlib.ExitStack() as stack:
         systems = [System(stack), System(stack)]
         log = {"GT_INSTRUCTION_LOG": f"{systems[0].folder}/gt.log"}
         for watched, alone in (systems, systems[::-1]):
-            clients = {"watched": Client(watched), "plain": Client(alone), "logged": Client(alone, log)}
+            plain = Client(alone)
+            others = {"watched": Client(watched), "logged": Client(alone, log)}
             watched.watch()
-            cycle(clients, args.seconds, spin)
-            halves.append([cycle(clients, args.seconds, spin) for _ in range(max(args.cycles // 2, 1))])
+            halves.append(half(plain, others, args.seconds, max(args.cycles // 2, 1)))
             watched.unwatch()
-            for client in clients.values():
+            for client in (plain, *others.values()):
                 client.end()
     found = dict(
         watched=compare(report, "watched", "top, trace and dashboard together", halves, goal=2),

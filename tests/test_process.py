@@ -35,7 +35,7 @@ def interrupted(tmp_path, script):
     time.sleep(0.5)
     start = time.monotonic()
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     return process.returncode, out, err, time.monotonic() - start
 
 

@@ -1242,6 +1242,11 @@ def _signal_fits(pattern: builtins.str, name: builtins.str) -> builtins.bool:
     True if a name fits a pattern.
     """
 
+def _signal_laid_out(name: builtins.str) -> None:
+    """
+    The parameters of a module are laid out: what makes them is a program of its own.
+    """
+
 def _signal_load(path: builtins.str | PathLike[builtins.str]) -> list[builtins.str]:
     """
     Reads a configuration; gives the names of its signals.

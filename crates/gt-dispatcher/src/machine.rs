@@ -10,12 +10,14 @@ mod mesh;
 mod message;
 mod note;
 mod observe;
+mod place;
 mod pool;
 mod report;
 mod session;
 mod signals;
 mod speeds;
 mod stats;
+mod transfer;
 
 pub use session::{Session, Tensor};
 

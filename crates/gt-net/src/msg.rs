@@ -304,8 +304,10 @@ pub struct Speed {
     pub memory: f64,
     /// Seconds from waking a thread to its running.
     pub wake: f64,
-    /// Cores that it may use, which other workers of its host may use too.
+    /// Cores that it may use.
     pub cores: u32,
+    /// Stands for which cores these are: workers of a host that have the same number share them.
+    pub place: u64,
 }
 
 /// Dispatcher to worker. Everything of one session is carried out in the order of arrival.

@@ -33,9 +33,9 @@ struct Server<H> {
     options: ServerOptions,
     core: RefCell<Core<H>>,
     hellos: Cell<usize>,
-    /// Counts what was read, and tells who stays awake for it.
+    /// Counts what was read, and tells who stays awake for it, if somebody does.
     heard: Cell<u64>,
-    stirred: Notify,
+    stirred: Option<Notify>,
 }
 
 struct Core<H> {
@@ -52,8 +52,10 @@ pub(crate) async fn run<H: Handler + 'static>(
 ) -> io::Result<()> {
     let core = RefCell::new(Core { handler, out: Outbox::new(options.limits) });
     let (hellos, heard) = (Cell::new(0), Cell::new(0));
-    let server = Rc::new(Server { options, core, hellos, heard, stirred: Notify::new() });
-    let mut accepting = vec![tokio::task::spawn_local(stay_awake(server.clone()))];
+    let habit = Habit::default();
+    let stirred = habit.ever_awake().then(Notify::new);
+    let server = Rc::new(Server { options, core, hellos, heard, stirred });
+    let mut accepting = vec![tokio::task::spawn_local(stay_awake(server.clone(), habit))];
     for listener in listeners {
         accepting.push(tokio::task::spawn_local(accept(server.clone(), listener.watch()?)));
     }
@@ -144,10 +146,11 @@ impl<H: Handler> Core<H> {
 }
 
 /// Keeps the thread from sleeping while messages follow each other closely.
-async fn stay_awake<H: Handler>(server: Rc<Server<H>>) {
-    let (habit, mut last) = (Habit::default(), Instant::now());
+async fn stay_awake<H: Handler>(server: Rc<Server<H>>, habit: Habit) {
+    let Some(stirred) = &server.stirred else { return };
+    let mut last = Instant::now();
     loop {
-        server.stirred.notified().await;
+        stirred.notified().await;
         habit.took(std::mem::replace(&mut last, Instant::now()).elapsed());
         let (seen, awake) = (server.heard.get(), habit.awake());
         while server.heard.get() == seen && last.elapsed() < awake {
@@ -302,7 +305,7 @@ async fn read_loop<H: Handler>(
                         }
                         decoder.push(&buffer[..count]);
                         server.heard.set(server.heard.get() + 1);
-                        server.stirred.notify_one();
+                        server.stirred.iter().for_each(Notify::notify_one);
                         if !server.core.borrow_mut().frames(peer, connection, &mut decoder) {
                             return;
                         }

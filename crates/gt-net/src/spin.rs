@@ -78,6 +78,11 @@ impl Habit {
         Habit::in_turn(2 * MOMENT)
     }
 
+    /// False if it never pays to stay awake.
+    pub fn ever_awake(&self) -> bool {
+        !self.most.is_zero()
+    }
+
     /// Notes how long a wait has been.
     pub fn took(&self, wait: Duration) {
         let old = self.short.load(Ordering::Relaxed);

@@ -41,6 +41,12 @@ pub fn _signal_apply(tensor: &PyTensor, signal: &str, parameter: Option<&str>) -
     Ok(signal::apply(&tensor.t, signal, parameter)?)
 }
 
+/// The parameters of a module are laid out: what makes them is a program of its own.
+#[pyfunction]
+pub fn _signal_laid_out(name: &str) -> Result<()> {
+    Ok(signal::laid_out(name)?)
+}
+
 /// Reads a configuration; gives the names of its signals.
 #[pyfunction]
 pub fn _signal_load(path: PathBuf) -> Result<Vec<String>> {

@@ -3,6 +3,7 @@
 
 use crate::backend::Pending;
 use crate::early::PATIENCE;
+use crate::gang::aloft::Doubt;
 use crate::road::{Job, lost};
 use crate::table::SessionTable;
 use crate::watched::Record;
@@ -39,6 +40,9 @@ pub(crate) struct Closing {
     pub done: Option<Result<Box<dyn Pending<f64>>>>,
     /// All its values were given before.
     pub may_wait: bool,
+    /// Gangs that its programs hang on, and those that values hang on, by request.
+    pub doubts: Vec<(Arc<Doubt>, Vec<u64>)>,
+    pub doubted: Vec<(u64, Arc<Doubt>)>,
 }
 
 impl Closing {
@@ -55,6 +59,8 @@ impl Closing {
             ran: Vec::new(),
             done: None,
             may_wait: false,
+            doubts: Vec::new(),
+            doubted: Vec::new(),
         }
     }
 }
@@ -63,6 +69,7 @@ impl SessionTable {
     /// What there is to tell of a session, taken from its table.
     pub fn closing(&mut self, session: SessionId) -> Closing {
         Closing {
+            doubts: self.doubts_in(&self.finished),
             finished: std::mem::take(&mut self.finished),
             failures: std::mem::take(&mut self.failures),
             spared: std::mem::take(&mut self.spared),
@@ -217,18 +224,51 @@ impl Closing {
             }
             // Nothing is known of what the programs have come to.
             Some(Err(error)) => {
-                let known: Vec<u64> = self.failures.iter().map(|(seq, _)| *seq).collect();
-                let lost = self.finished.iter().filter(|seq| !known.contains(seq));
-                let lost = lost.map(|&seq| (seq, Failure { root: seq, instr: None, error: error.clone() }));
-                self.failures.extend(lost);
+                let lost = std::mem::take(&mut self.finished);
+                lost.iter().for_each(|&seq| {
+                    self.fails(seq, Failure { root: seq, instr: None, error: error.clone() })
+                });
+                self.finished = lost;
             }
             None => {}
+        }
+        self.clear_up(core);
+    }
+
+    /// A program has failed, unless it had already.
+    fn fails(&mut self, seq: u64, failure: Failure) {
+        if !self.failures.iter().any(|(known, _)| *known == seq) {
+            self.failures.push((seq, failure));
+        }
+    }
+
+    /// Hears what the gangs have come to that its programs hang on; the device is done with them.
+    fn clear_up(&mut self, core: &Core) {
+        for (doubt, programs) in std::mem::take(&mut self.doubts) {
+            let known = doubt.wait();
+            let mut state = core.state.lock();
+            let table = state.sessions.get_mut(&self.session);
+            let dropped = table.map_or_else(Vec::new, |table| match &known {
+                Ok(()) => {
+                    table.settled(&doubt);
+                    Vec::new()
+                }
+                Err(failure) => table.condemned(&doubt, failure),
+            });
+            drop(state);
+            drop(dropped);
+            if let Err(failure) = known {
+                programs.into_iter().for_each(|seq| self.fails(seq, failure.clone()));
+            }
         }
     }
 
     fn tell(self, core: &Core) {
+        let doubted = self.doubted;
         let value = |(req, answer): (u64, Result<Answer, Failure>)| {
-            let result = answer.and_then(|answer| match answer {
+            let mut doubts = doubted.iter().filter(|(of, _)| *of == req);
+            let right = doubts.try_for_each(|(_, doubt)| doubt.wait());
+            let result = right.and(answer).and_then(|answer| match answer {
                 Answer::Here(payload) => Ok(payload),
                 Answer::Coming(bytes) => {
                     let bytes = bytes.wait().map_err(lost)?;

@@ -1,5 +1,6 @@
 //! A worker process: finds its server, registers, serves; when the link is lost for good it starts over.
 
+use crate::aside::Aside;
 use crate::relay::Relays;
 use crate::road::Store;
 use crate::worker::{Worker, WorkerConfig};
@@ -66,6 +67,7 @@ fn serve(
     let say = line.clone();
     let worker = Arc::new(Worker::start(config.clone(), Box::new(move |message| say.say(&message))));
     let _ = worker.core().habit.set(Habit::across());
+    let _ = worker.core().aside.set(Aside::new(&*config.backend));
     let carry = line.clone();
     let _ = worker.core().relays.set(Relays::new(Box::new(move |part| carry.carry(part))));
     let bulk = open_plane(&worker, addr, token, plane)?;
@@ -76,10 +78,13 @@ fn serve(
         ..HelloOptions::new(Role::Worker)
     };
     let (ears, hands) = (line.clone(), worker.clone());
-    let mut interner = Interner::new();
+    let (mut interner, mut off) = (Interner::new(), 0);
     let on_event = move |event| match event {
         Event::Message(bytes) => match decode_worker(&bytes, &mut interner) {
-            Ok(Some(command)) => hands.handle(command),
+            Ok(Some(command)) => {
+                hands.handle(command);
+                hands.core().aside.get().into_iter().flatten().for_each(|aside| aside.keep_off(&mut off));
+            }
             Ok(None) => {}
             Err(error) => ears.end(error.to_string()),
         },

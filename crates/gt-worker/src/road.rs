@@ -2,6 +2,7 @@
 
 use crate::backend::{Buffer, HostBytes, PlanError};
 use crate::finish::{Answer, Closing};
+use crate::gang::aloft::Doubt;
 use crate::gang::post::LETTER;
 use crate::gang::seats::Seated;
 use crate::neighbours::{Lender, take_pieces};
@@ -51,6 +52,8 @@ pub(crate) struct Parcel {
     pub goal: Option<WorkerId>,
     pub to: Option<(Endpoint, Ticket)>,
     pub what: Result<(Ty, Buffer), Failure>,
+    /// Gangs that it hangs on.
+    pub doubts: Vec<Arc<Doubt>>,
 }
 
 /// The moving thread.
@@ -78,7 +81,8 @@ pub(crate) fn run(core: &Core, jobs: &Receiver<Job>) {
                 (core.say)(WorkerMsg::Stats { req, stats: core.stats() });
             }
             Job::Send(parcel) => {
-                let Parcel { session, tensor, goal, to, what } = *parcel;
+                let Parcel { session, tensor, goal, to, what, doubts } = *parcel;
+                let what = doubts.iter().try_for_each(|doubt| doubt.wait()).and(what);
                 let (start, bytes) = (Instant::now(), what.as_ref().map_or(0, |(_, b)| b.bytes() as u64));
                 let result = what.and_then(|(ty, buffer)| match (core.relays.get(), goal) {
                     (_, Some(goal)) if core.hands(goal, session, tensor, &ty, &buffer) => Ok(None),

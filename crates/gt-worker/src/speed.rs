@@ -1,10 +1,12 @@
 //! What a device does in a second, measured in a few milliseconds before its worker registers: the planner's costs.
 
 use crate::backend::{Backend, Buffer, Effort, HostBytes};
+use crate::backends::cpu::threads::cores;
 use gt_ir::{Arg, Binary, DType, Input, Instr, Op, Result, Structure, Ty};
 use gt_net::msg::Speed;
 use gt_sync::{Condvar, Mutex};
 use smallvec::smallvec;
+use std::hash::BuildHasher;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -44,8 +46,10 @@ fn measure(backend: &dyn Backend) -> Result<Speed> {
     let numbers = Ty::new(DType::F32, [NUMBERS]);
     let bytes = 3.0 * numbers.bytes() as f64;
     let memory = bytes / seconds(backend, Op::Binary(Binary::Add), &numbers)?;
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-    Ok(Speed { flops: about(flops), memory: about(memory), wake: about(wake()), cores })
+    let which = cores();
+    let place = foldhash::quality::FixedState::default().hash_one(&which);
+    let cores = which.len().max(1) as u32;
+    Ok(Speed { flops: about(flops), memory: about(memory), wake: about(wake()), cores, place })
 }
 
 /// The nearest power of the fourth root of two: what was measured twice is mostly the same number.

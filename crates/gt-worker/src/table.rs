@@ -2,6 +2,7 @@
 
 use crate::backend::{Buffer, Pending};
 use crate::begun::Begun;
+use crate::doubts::Hanging;
 use crate::watched::Record;
 use foldhash::fast::FixedState;
 use gt_ir::{Error, Program, TensorId, Ty};
@@ -89,6 +90,8 @@ pub struct SessionTable {
     pub compiling: Compiling,
     /// Its programs that were new, all of them in a row.
     pub novel: u32,
+    /// What hangs on gangs that the device is at.
+    pub hanging: Vec<Hanging>,
 }
 
 /// What a session's client wants to see.

@@ -1,8 +1,10 @@
 //! A worker: takes commands without waiting, runs them on its own thread, and reports.
 
+use crate::aside::Aside;
 use crate::backend::{Backend, Buffer, HostBytes};
 use crate::executor::Executor;
 use crate::finish::Finisher;
+use crate::gang::aloft::Aloft;
 use crate::gang::post::Letterbox;
 use crate::gang::seats::Seats;
 use crate::neighbours::Neighbours;
@@ -14,9 +16,9 @@ use crate::speed;
 use crate::table::{Entry, Item, SessionTable, Watch};
 use crate::watched::{Carriage, Watched};
 use gt_ir::{TensorId, Ty};
-use gt_net::bulk::{BulkBytes, Endpoint, TicketKey};
+use gt_net::bulk::{BulkBytes, Endpoint, Ticket, TicketKey};
 use gt_net::compiling::Compiling;
-use gt_net::msg::{SessionId, Speed, Tidy, WorkerCmd, WorkerInfo, WorkerMsg, WorkerStats};
+use gt_net::msg::{SessionId, Speed, Tidy, WorkerCmd, WorkerId, WorkerInfo, WorkerMsg, WorkerStats};
 use gt_net::process::Process;
 use gt_net::spin::Habit;
 use gt_sync::{Condvar, Mutex};
@@ -58,6 +60,8 @@ pub(crate) struct Core {
     pub told: AtomicU64,
     /// Of `habit`, once it is known where clients are.
     pub habit: OnceLock<Habit>,
+    /// Where the executor is, for who reads commands; unless they share few cores, nowhere.
+    pub aside: OnceLock<Option<Aside>>,
     pub say: Say,
     pub jobs: Mutex<Sender<Job>>,
     /// The bulk plane, once it is there, with the key of its tickets.
@@ -72,6 +76,8 @@ pub(crate) struct Core {
     pub letters: Arc<Letterbox>,
     /// Where batches end whose work is only queued, by session.
     pub finishers: Mutex<HashMap<SessionId, Finisher>>,
+    /// Gangs that the device is at.
+    pub aloft: Aloft,
     pub carriage: Carriage,
     /// The worker's clock begins here.
     pub started: Instant,
@@ -147,6 +153,7 @@ impl Worker {
             wake: Condvar::new(),
             told: AtomicU64::new(0),
             habit: OnceLock::new(),
+            aside: OnceLock::new(),
             say,
             jobs: Mutex::new(jobs),
             plane: OnceLock::new(),
@@ -155,6 +162,7 @@ impl Worker {
             sequences: Arc::default(),
             letters: Arc::default(),
             finishers: Mutex::default(),
+            aloft: Aloft::default(),
             carriage: Carriage::default(),
             started: Instant::now(),
         });
@@ -224,6 +232,7 @@ impl Drop for Worker {
                 let _ = thread.join();
             }
         }
+        self.core.stop_watching();
         let finishers = std::mem::take(&mut *self.core.finishers.lock());
         for thread in finishers.into_values().map(Finisher::close) {
             if thread.thread().id() != std::thread::current().id() {
@@ -298,10 +307,9 @@ impl Core {
                 }
             }
             WorkerCmd::Send { session, tensor, goal, to, now: true } => {
-                let what = state.find(session, tensor);
+                let parcel = state.parcel(session, tensor, goal, to);
                 drop(state);
-                let _ =
-                    self.jobs.lock().send(Job::Send(Box::new(Parcel { session, tensor, goal, to, what })));
+                let _ = self.jobs.lock().send(Job::Send(Box::new(parcel)));
                 return;
             }
             WorkerCmd::Send { session, tensor, goal, to, now: false } => {
@@ -451,6 +459,18 @@ impl Counters {
 impl State {
     pub fn session(&mut self, id: SessionId) -> &mut SessionTable {
         self.sessions.entry(id).or_default()
+    }
+
+    /// A tensor to be sent as it is now.
+    pub fn parcel(
+        &self,
+        session: SessionId,
+        tensor: TensorId,
+        goal: Option<WorkerId>,
+        to: Option<(Endpoint, Ticket)>,
+    ) -> Parcel {
+        let doubts = self.sessions.get(&session).map_or_else(Vec::new, |table| table.doubts(tensor));
+        Parcel { session, tensor, goal, to, what: self.find(session, tensor), doubts }
     }
 
     /// Fulfils or poisons a tensor whose bytes were on their way. The entry comes back if nobody waits any more.

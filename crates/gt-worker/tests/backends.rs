@@ -231,6 +231,7 @@ fn ramp(dtype: DType, shape: &[usize]) -> HostTensor {
 /// same for all rows. Inputs are two tensors of rows and two single rows.
 fn row_programs() -> Vec<Vec<(Op, Vec<Arg>)>> {
     let v = Arg::Value;
+    let num = |op, a, x: f64| (Op::Binary(op), vec![Arg::Value(a), Arg::Const(Scalar::Float(x))]);
     let f = |x: f64| Arg::Const(Scalar::Float(x));
     let fold = |kind| Op::Reduce { kind, dims: [1].as_slice().into(), keepdim: true };
     let bin = |op, a, b| (Op::Binary(op), vec![v(a), v(b)]);
@@ -261,7 +262,41 @@ fn row_programs() -> Vec<Vec<(Op, Vec<Arg>)>> {
             bin(Binary::Div, 11, 12),
             bin(Binary::Max, 13, 8),
         ],
+        // Norms of a sum, each with all that its gradient would ask for.
+        vec![
+            bin(Binary::Add, 0, 1),
+            (fold(ReduceKind::Sum), vec![v(4)]),
+            num(Binary::Div, 5, 96.0),
+            bin(Binary::Sub, 4, 6),
+            bin(Binary::Mul, 7, 7),
+            (fold(ReduceKind::Sum), vec![v(8)]),
+            num(Binary::Div, 9, 96.0),
+            num(Binary::Add, 10, 1e-5),
+            (Op::Unary(gt_ir::Unary::Rsqrt), vec![v(11)]),
+            bin(Binary::Mul, 7, 12),
+            bin(Binary::Mul, 13, 2),
+            bin(Binary::Add, 14, 3),
+        ],
+        vec![
+            bin(Binary::Add, 0, 1),
+            bin(Binary::Mul, 4, 4),
+            (fold(ReduceKind::Sum), vec![v(5)]),
+            num(Binary::Div, 6, 96.0),
+            num(Binary::Add, 7, 1e-6),
+            (Op::Unary(gt_ir::Unary::Rsqrt), vec![v(8)]),
+            bin(Binary::Mul, 4, 9),
+            bin(Binary::Mul, 10, 2),
+        ],
     ]
+}
+
+/// What is looked at of a program of `row_programs`.
+fn row_outs(k: usize, len: usize) -> Vec<u32> {
+    match k {
+        7 => vec![4, 12, 13, 15],
+        8 => vec![4, 9, 11],
+        _ => vec![3 + len as u32],
+    }
 }
 
 #[test]
@@ -278,9 +313,10 @@ fn rows_of_any_length_have_the_bits_of_single_steps() {
         };
         HostTensor::from_f64s(DType::F32, shape, &(0..n).map(element).collect::<Vec<_>>())
     };
-    // The last is written past the caches.
+    // The last two are written past the caches.
     let shapes = [(3, 63), (5, 64), (70, 65), (9, 128), (4, 200), (7, 512), (3, 777), (6, 1024), (2, 5000)];
-    for (rows, width) in shapes.into_iter().chain([(4099, 1024)]) {
+    let more = [(50, 32), (6, 47), (5, 33_000), (4801, 901), (4099, 1024)];
+    for (rows, width) in shapes.into_iter().chain(more) {
         for (k, program) in row_programs().into_iter().enumerate() {
             for dies in [false, true] {
                 let inputs = [
@@ -290,18 +326,21 @@ fn rows_of_any_length_have_the_bits_of_single_steps() {
                     ramp(DType::F32, &[width]),
                 ];
                 let types: Vec<(Ty, bool)> = inputs.iter().map(|t| (t.ty.clone(), dies)).collect();
-                let outs = vec![3 + program.len() as u32];
-                let s = structure(&types, program.clone(), outs, 0);
+                let s = structure(&types, program.clone(), row_outs(k, program.len()), 0);
                 let (a, b) =
                     (run(&fused, &s, &inputs, &[]).unwrap(), run(&unfused, &s, &inputs, &[]).unwrap());
                 // Equal to the bit, but any NaN is a NaN.
-                if let Err(e) = close(&a[0], &b[0], 0.0, 0.0) {
-                    panic!("program {k} on {rows} x {width}, fused and unfused: {e}");
+                for (o, (a, b)) in a.iter().zip(&b).enumerate() {
+                    if let Err(e) = close(a, b, 0.0, 0.0) {
+                        panic!("program {k} on {rows} x {width}, result {o}, fused and unfused: {e}");
+                    }
                 }
                 if rows * width < 10_000 && k != 6 {
                     let c = run(reference.as_ref(), &s, &inputs, &[]).unwrap();
-                    if let Err(e) = close(&a[0], &c[0], 1e-4, 1e-5) {
-                        panic!("program {k} on {rows} x {width}, cpu and reference: {e}");
+                    for (o, (a, c)) in a.iter().zip(&c).enumerate() {
+                        if let Err(e) = close(a, c, 1e-4, 1e-5) {
+                            panic!("program {k} on {rows} x {width}, result {o}, cpu and reference: {e}");
+                        }
                     }
                 }
             }

@@ -83,6 +83,7 @@ def apply(module, name=None):
             inner._hooked = True
     for path, parameter in module.named_parameters():
         _lay_out(parameter, path, name, rules, homes)
+    _gt._signal_laid_out(name)
     module.__dict__["_laid_out"] = (name, _gt._signal_version())
     return module
 

@@ -26,6 +26,11 @@ struct Kept {
 static KEPT: Mutex<HashMap<usize, Kept, FixedState>> =
     Mutex::new(HashMap::with_hasher(FixedState::with_seed(0x6b65)));
 
+thread_local! {
+    /// A parameter was laid out that the open program makes.
+    static FRESH: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
 /// The same tensor, lying as the signal says. Without such a signal it is the tensor itself.
 pub fn lay_out(tensor: &Tensor, name: &str) -> Result<Tensor> {
     let Some(signal) = registry::find_or_tell(name)? else { return Ok(tensor.clone()) };
@@ -76,6 +81,19 @@ pub fn apply(tensor: &Tensor, signal: &str, parameter: Option<&str>) -> Result<b
     Ok(true)
 }
 
+/// The parameters of a module are laid out by a signal: if it is one of several workers, and the open program makes some of
+/// them, that program ends here. Together with the first step it would be one in which every worker may well make all of a
+/// parameter, which that step needs, before it keeps its part.
+pub fn laid_out(name: &str) -> Result<()> {
+    let several =
+        || registry::find(name).map(|s| s.and_then(|s| s.spec()).is_none_or(|s| s.workers.len() != 1));
+    if FRESH.replace(false) && several()? {
+        let (_, stream) = crate::current::current()?;
+        stream.flush()?;
+    }
+    Ok(())
+}
+
 /// How a tensor is to lie. For a parameter this is what a pattern says; for a stage of a pipeline, and for any other
 /// tensor, what the signal itself says.
 fn wanted(tensor: &Tensor, name: &str, parameter: Option<&str>) -> Result<Option<SignalSpec>> {
@@ -99,7 +117,9 @@ fn move_to(tensor: &Tensor, spec: SignalSpec) -> Result<bool> {
     cell.set_signal(scope.forward);
     let mark = scope.forward << 2 | FIRM;
     let value = cell.read().value;
-    if !value.stream.mark(&value, mark) {
+    if value.stream.mark(&value, mark) {
+        FRESH.set(true);
+    } else {
         let var = crate::autograd::Var::plain(value);
         let new = with_scope(scope, || record(identity(tensor), smallvec![Operand::Val(var)]))?;
         cell.write(new.value, false);

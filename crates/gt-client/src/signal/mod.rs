@@ -13,7 +13,7 @@ mod scope;
 #[cfg(test)]
 mod tests;
 
-pub use lay::{apply, lay_out, poll, stage_of};
+pub use lay::{apply, laid_out, lay_out, poll, stage_of};
 pub(crate) use lay::{keep, like, of};
 pub use pattern::fits;
 pub(crate) use scope::{FIRM, FIRM_IF_KEPT, mark_of, now};

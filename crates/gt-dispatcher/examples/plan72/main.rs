@@ -112,11 +112,11 @@ impl Cluster {
         let what = name(&event);
         let before = if self.closely { running() } else { Duration::ZERO };
         let start = Instant::now();
-        let event = if self.closely { self.from_bytes(event) } else { event };
+        let event = if self.closely { self.reads(event) } else { event };
         self.machine.step(0, event, &mut out);
         self.spent += start.elapsed();
         if self.closely {
-            self.to_bytes(&out);
+            self.writes(&out);
             self.turns.push(Turn { what, took: start.elapsed(), ran: running() - before });
         }
         for action in out {
@@ -134,7 +134,7 @@ impl Cluster {
     }
 
     /// What a server does before the turn: it reads the message of a client that has sent it for the first time.
-    fn from_bytes(&self, event: Event) -> Event {
+    fn reads(&self, event: Event) -> Event {
         match (event, &self.message) {
             (Event::Client(TRAINER, _), Some(bytes)) => {
                 let message = decode_client(bytes, &mut Interner::new()).expect("it was just written");
@@ -145,7 +145,7 @@ impl Cluster {
     }
 
     /// And after it: it writes what goes to workers.
-    fn to_bytes(&mut self, out: &[Action]) {
+    fn writes(&mut self, out: &[Action]) {
         for action in out {
             if let Action::ToWorker(worker, command) = action {
                 let interner = self.known.entry(*worker).or_default();

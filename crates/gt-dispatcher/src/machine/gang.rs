@@ -172,20 +172,40 @@ impl Session {
         }
     }
 
-    /// How the inputs of a program lie on a mesh.
-    fn situation(&self, program: &Program, types: &[Ty], mesh: &Mesh) -> Option<Situation> {
+    /// How the inputs of a program lie on a mesh; nothing if one of them cannot be used. Those on another mesh are noted.
+    fn lies(
+        &self,
+        program: &Program,
+        mesh: &Mesh,
+        usable: impl Fn(&Tensor) -> bool,
+        elsewhere: &mut Vec<TensorId>,
+    ) -> Option<Vec<(Layouts, bool)>> {
+        let whole = mesh.whole();
         let lies = |id: &TensorId| {
-            let tensor = self.tensors.get(id)?;
+            let tensor = self.tensors.get(id).filter(|t| usable(t))?;
             match &tensor.spread {
-                Some(spread) => Some((spread.layouts.clone(), false)),
-                None => Some((mesh.whole(), !tensor.holders.cover(mesh))),
+                Some(spread) => {
+                    elsewhere.extend((spread.mesh.id != mesh.id).then_some(*id));
+                    Some((spread.layouts.clone(), false))
+                }
+                None => Some((whole.clone(), !tensor.holders.cover(mesh))),
             }
         };
-        let inputs: Option<Vec<_>> = program.inputs.iter().map(lies).collect();
+        program.inputs.iter().map(lies).collect()
+    }
+
+    /// What the division of a program on a mesh depends on, its inputs lying so.
+    fn situation(
+        &self,
+        program: &Program,
+        types: &[Ty],
+        mesh: &Mesh,
+        inputs: Vec<(Layouts, bool)>,
+    ) -> Situation {
         let (fixed, costs) = (self.fixed(program, types, mesh), self.costs(mesh));
         let must = !program.structure.marks.is_empty();
         let keeps = self.keeps(program, mesh);
-        Some(Situation { inputs: inputs?, fixed, keeps, must, shape: mesh.shape.clone(), costs })
+        Situation { inputs, fixed, keeps, must, shape: mesh.shape.clone(), costs }
     }
 
     /// Gets a program ready to go: it is divided, and its inputs are on the workers. Whatever else is wrong with it
@@ -201,17 +221,21 @@ impl Session {
         };
         let Ok(Rules { types, binding }) = cx.checked.check(program) else { return Ready::Alone };
         let usable = |t: &Tensor| t.poison.is_none() && t.freed_by == 0;
-        let known = |id: &TensorId| self.tensors.get(id).is_some_and(usable);
-        if binding.check(program).is_err() || !program.inputs.iter().all(known) {
+        let mut elsewhere = Vec::new();
+        let mut inputs = self.lies(program, &mesh, usable, &mut elsewhere);
+        if binding.check(program).is_err() || inputs.is_none() {
             return Ready::Alone;
         }
-        for id in &program.inputs {
-            let elsewhere = self.tensors[id].spread.as_ref().filter(|s| s.mesh.id != mesh.id).cloned();
-            if let Some(spread) = elsewhere {
-                self.make_whole(*id, &spread, parts, cx);
+        if !elsewhere.is_empty() {
+            for id in elsewhere {
+                if let Some(spread) = self.tensors.get(&id).and_then(|t| t.spread.clone()) {
+                    self.make_whole(id, &spread, parts, cx);
+                }
             }
+            inputs = self.lies(program, &mesh, |_| true, &mut Vec::new());
         }
-        let Some(situation) = self.situation(program, &types, &mesh) else { return Ready::Alone };
+        let Some(inputs) = inputs else { return Ready::Alone };
+        let situation = self.situation(program, &types, &mesh, inputs);
         let away = situation.inputs.iter().any(|(_, at_home)| *at_home);
         let divided = match self.division(program, &types, mesh.id, situation, cx) {
             Known::Asked(ask) => return Ready::Waits(Wait::Plan(ask)),
@@ -307,6 +331,7 @@ impl Session {
         cx: &mut Cx,
     ) -> Result<()> {
         let gang = Gang { mesh: mesh.id, number: cx.meshes.number() };
+        cx.out.reserve(mesh.workers.len());
         let everywhere = |id: &TensorId| self.tensors.get(id).is_some_and(|t| t.holders.cover(mesh));
         let all = program.frees.iter().all(everywhere);
         for (&worker, local) in mesh.workers.iter().zip(&divided.parts) {
@@ -316,14 +341,15 @@ impl Session {
                 self.send_part(worker, batch, cx);
             }
             cx.log.divided(local.key, &local.origins);
-            let there = |id: &&TensorId| all || self.tensors.get(id).is_some_and(|t| t.is_at(worker));
+            let there = |id: &&TensorId| self.tensors.get(id).is_some_and(|t| t.is_at(worker));
+            let frees = || program.frees.iter().filter(there).copied().collect();
             let program = Program {
                 structure: local.structure.clone(),
                 key: local.key,
                 inputs: program.inputs.clone(),
                 outs: program.outs.clone(),
                 slots: local.bind(&program.slots)?,
-                frees: program.frees.iter().filter(there).copied().collect(),
+                frees: if all { program.frees.clone() } else { frees() },
             };
             if let Some(state) = cx.pool.get_mut(worker) {
                 state.queued += 1;
@@ -425,7 +451,8 @@ impl Session {
             slots: program.slots.clone(),
             frees: Vec::new(),
         };
-        let mut ask = self.situation(&left, &types, &mesh)?.question(&left.structure, &types);
+        let inputs = self.lies(&left, &mesh, |_| true, &mut Vec::new())?;
+        let mut ask = self.situation(&left, &types, &mesh, inputs).question(&left.structure, &types);
         // It runs where its inputs are, in any case.
         ask.must = true;
         let divided = shard::divide(&ask).ok()??;

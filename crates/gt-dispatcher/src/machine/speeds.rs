@@ -75,16 +75,16 @@ fn cpu(infos: &[&WorkerInfo], road: Road) -> Costs {
     Costs { flops, memory, alone: crowd, road, latency, start: 1e-4 + 2.0 * wake, ..plain }
 }
 
-/// How many threads of these workers share a core, on the host where they are most.
+/// How many threads of these workers share a core, where they are most.
 fn crowd(infos: &[&WorkerInfo]) -> f64 {
-    let mut hosts: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
+    let mut places: BTreeMap<(&str, u64), (f64, f64)> = BTreeMap::new();
     for info in infos {
-        let (threads, cores) = hosts.entry(&info.process.host).or_default();
+        let (threads, cores) = places.entry((&info.process.host, info.speed.place)).or_default();
         *threads += info.threads.max(1) as f64;
         *cores = cores.max(info.speed.cores as f64);
     }
     let share = |(threads, cores): (f64, f64)| if cores > 0.0 { threads / cores } else { 1.0 };
-    hosts.into_values().map(share).fold(1.0, f64::max)
+    places.into_values().map(share).fold(1.0, f64::max)
 }
 
 #[cfg(test)]
@@ -104,7 +104,7 @@ mod tests {
             ticket_key: [0; 16],
             process: Process { host: host.into(), pid },
             gangs: true,
-            speed: Speed { flops: 1e11 * threads as f64, memory: 2e10, wake: 1e-5, cores },
+            speed: Speed { flops: 1e11 * threads as f64, memory: 2e10, wake: 1e-5, cores, place: 0 },
         }
     }
 
@@ -117,6 +117,18 @@ mod tests {
         assert_eq!((two.flops, two.alone), (1e11, 1.0));
         assert!(costs.latency > 5.0 * two.latency, "{costs:?}");
         assert_eq!(costs.room, ((1u64 << 30) as f64 * ROOM) as u64);
+    }
+
+    #[test]
+    fn workers_with_cores_of_their_own_are_no_crowd() {
+        let pinned = |place| {
+            let mut info = worker("a", place, 2, 2);
+            info.speed.place = place as u64;
+            info
+        };
+        let all: Vec<WorkerInfo> = (1..=8).map(pinned).collect();
+        let costs = costs(&all.iter().collect::<Vec<_>>());
+        assert_eq!((costs.flops, costs.alone), (2e11, 1.0));
     }
 
     #[test]

@@ -1,13 +1,16 @@
 //! Picks a rule for every instruction and mesh axis, one axis after the other: forward, the least cost of every value in
 //! every layout; backward, the layout that suits those who read it.
 
+mod follow;
+mod graph;
+mod rules;
+
 use super::Ask;
-use gt_ir::layout::{Layout, Layouts, Part, Rule, by_blocks, by_key_heads, legal, piece};
-use gt_ir::op::{ADAM_NUMBERS, SGD_NUMBERS};
-use gt_ir::{Arg, ArgTy, Binary, Instr, Op, ReduceKind, Scalar, Structure, Ty, View};
+use graph::Graph;
+use gt_ir::layout::{Layout, Layouts, Part, Rule, piece};
+use gt_ir::{Arg, ArgTy, Structure, Ty};
 use smallvec::{SmallVec, smallvec};
 use std::borrow::Cow;
-use std::collections::HashMap;
 
 /// A rule per mesh axis.
 pub type Rules = SmallVec<[Rule; 1]>;
@@ -32,16 +35,6 @@ pub struct Choice {
 
 /// Ways to run one instruction: a rule and what it costs, its operands included.
 type Ways = SmallVec<[(Rule, f64); 6]>;
-
-/// The program as far as no axis matters.
-struct Graph<'a> {
-    ask: &'a Ask,
-    starts: Vec<u32>,
-    /// The instruction of every value; none for inputs.
-    producer: Vec<Option<u32>>,
-    /// How many read each value.
-    uses: Vec<u32>,
-}
 
 /// Chooses along one axis, what lies on the axes before it being known.
 struct Chooser<'a> {
@@ -118,65 +111,6 @@ pub fn choose(ask: &Ask) -> Choice {
         bucket: ask.costs.bucket(),
         small: ask.costs.small(),
         keeps: ask.keeps.clone(),
-    }
-}
-
-impl<'a> Graph<'a> {
-    fn new(ask: &'a Ask) -> Graph<'a> {
-        let structure = &*ask.structure;
-        let starts = structure.starts();
-        let values = starts[structure.instrs.len()] as usize;
-        let mut producer = vec![None; values];
-        let mut uses = vec![0; values];
-        for (i, instr) in structure.instrs.iter().enumerate() {
-            producer[starts[i] as usize..starts[i + 1] as usize].fill(Some(i as u32));
-            for arg in &instr.args {
-                if let Arg::Value(v) = arg {
-                    uses[*v as usize] += 1;
-                }
-            }
-        }
-        structure.outs.iter().for_each(|v| uses[*v as usize] += 1);
-        Graph { ask, starts, producer, uses }
-    }
-
-    /// Instructions that start from nothing, such as what parameters are filled with at first: their time does not come
-    /// again, so that their results may be whole, if there is room for that.
-    fn made_of_nothing(&self, structure: &Structure, types: &[Ty], room: u64) -> Vec<bool> {
-        let mut made = vec![false; structure.instrs.len()];
-        let mut bytes = 0;
-        for (i, instr) in structure.instrs.iter().enumerate() {
-            let known = |arg: &Arg| match arg {
-                Arg::Value(v) => self.producer[*v as usize].is_some_and(|i| made[i as usize]),
-                Arg::Const(_) | Arg::Slot(_) => true,
-            };
-            made[i] = !matches!(instr.op, Op::Data { .. }) && instr.args.iter().all(known);
-            let values = &types[self.starts[i] as usize..self.starts[i + 1] as usize];
-            bytes += if made[i] { values.iter().map(|ty| ty.bytes() as u64).sum() } else { 0 };
-        }
-        if bytes.saturating_mul(4) > room {
-            made.fill(false);
-        }
-        made
-    }
-
-    /// The instructions whose results somebody needs.
-    fn live(&self, structure: &Structure) -> Vec<bool> {
-        let mut live = vec![false; structure.instrs.len()];
-        let made = |v: u32| self.producer[v as usize].map(|i| i as usize);
-        structure.outs.iter().filter_map(|v| made(*v)).for_each(|i| live[i] = true);
-        for i in (0..live.len()).rev() {
-            if live[i] {
-                for arg in &structure.instrs[i].args {
-                    if let Arg::Value(v) = arg
-                        && let Some(i) = made(*v)
-                    {
-                        live[i] = true;
-                    }
-                }
-            }
-        }
-        live
     }
 }
 
@@ -302,150 +236,6 @@ impl<'a> Chooser<'a> {
             }
             self.ways.push(ways);
         }
-    }
-
-    /// The rules by which an instruction may run along this axis, the all-whole one first.
-    fn rules(&self, i: usize) -> Vec<Rule> {
-        let (ask, starts) = (self.ask, &self.graph.starts);
-        let instr = &ask.structure.instrs[i];
-        let args = arg_types(&ask.structure, &ask.types, i);
-        let outs = &ask.types[starts[i] as usize..starts[i + 1] as usize];
-        let mut rules = legal(&instr.op, &args, outs);
-        more_rules(instr, &args, outs, ask.costs.least, &mut rules);
-        let own = [self.as_they_lie(i), self.by_key_heads(i, &args, outs)];
-        for rule in own.into_iter().flatten().chain(self.by_blocks(i, &args)) {
-            if !rules.contains(&rule) {
-                rules.push(rule);
-            }
-        }
-        let fixed = self.is_fixed(i);
-        rules.retain(|rule| fixed || worth(rule, &args, outs, ask.costs.least));
-        if self.keeps() && !matches!(instr.op, Op::Binary(Binary::Add | Binary::Sub) | Op::View(_)) {
-            // Sums are taken once, where they are made, however many read them.
-            let sums = |layout: &Layout| matches!(layout, Layout::Partial(_));
-            rules.retain(|rule| fixed || !rule.args.iter().flatten().any(sums));
-        }
-        rules
-    }
-
-    /// For an optimizer's step: every parameter is updated as it lies, and its gradient and states lie like it.
-    fn as_they_lie(&self, i: usize) -> Option<Rule> {
-        let instr = &self.ask.structure.instrs[i];
-        let numbers = match instr.op {
-            Op::Sgd { .. } => SGD_NUMBERS,
-            Op::Adam { .. } => ADAM_NUMBERS,
-            _ => return None,
-        };
-        let params = instr.args.get(numbers..)?.chunks(instr.op.group());
-        let results = (self.graph.starts[i + 1] - self.graph.starts[i]) as usize / params.len().max(1);
-        let mut rule = Rule { args: vec![None; numbers], outs: Vec::new() };
-        for tensors in params {
-            let Some(Arg::Value(p)) = tensors.first() else { return None };
-            let layout = self.lies(*p);
-            rule.args.extend(tensors.iter().map(|_| Some(layout)));
-            rule.outs.extend((0..results).map(|_| layout));
-        }
-        Some(rule)
-    }
-
-    /// For attention with fewer key heads than query heads: the heads are split where the key heads divide evenly.
-    fn by_key_heads(&self, i: usize, args: &[ArgTy], outs: &[Ty]) -> Option<Rule> {
-        let (rule, heads) = by_key_heads(&self.ask.structure.instrs[i].op, args, outs)?;
-        let split_before = self.before[i].iter().flatten().any(|before| before.outs[0] == rule.outs[0]);
-        (heads % self.parts == 0 && !split_before).then_some(rule)
-    }
-
-    /// For a reshape that joins a batch and its rows, or takes them apart: the batch is split where it divides evenly.
-    fn by_blocks(&self, i: usize, args: &[ArgTy]) -> Vec<Rule> {
-        let (Op::View(View::Reshape(to)), [ArgTy::Val(x)]) = (&self.ask.structure.instrs[i].op, args) else {
-            return Vec::new();
-        };
-        let rule =
-            |d: usize, e: usize| Rule { args: vec![Some(Layout::Split(d))], outs: vec![Layout::Split(e)] };
-        let legal = |&(d, e): &(usize, usize)| {
-            let (mut parts, mut alike) = (self.parts, true);
-            for (before, n) in self.before[i].iter().flatten().zip(&self.ask.shape) {
-                let splits = before.args[0] == Some(Layout::Split(d)) || before.outs[0] == Layout::Split(e);
-                parts *= if splits { *n } else { 1 };
-                alike &= !splits || *before == rule(d, e);
-            }
-            alike && x.shape[d].is_multiple_of(parts) && to[e].is_multiple_of(parts)
-        };
-        by_blocks(to, &x.shape).into_iter().filter(legal).map(|(d, e)| rule(d, e)).collect()
-    }
-
-    /// Picks, from the first instruction to the last, what costs least with values as they lie by then: what is split goes
-    /// on being split as long as nothing has to move.
-    fn follow(mut self) -> Along {
-        let ask = self.ask;
-        let structure = &*ask.structure;
-        let live = self.graph.live(structure);
-        let mut held: Vec<Reads> = (0..ask.inputs.len()).map(|v| smallvec![self.input(v)]).collect();
-        held.resize(self.graph.producer.len(), Reads::new());
-        let mut along = Along { rules: vec![None; structure.instrs.len()], splits: false, read: Vec::new() };
-        let mut open: HashMap<u32, (usize, Vec<Rule>)> = HashMap::new();
-        let once = self.graph.made_of_nothing(structure, &ask.types, ask.costs.room);
-        for i in 0..structure.instrs.len() {
-            let values = self.graph.starts[i]..self.graph.starts[i + 1];
-            self.ways.push(Ways::new());
-            if !live[i] {
-                continue;
-            }
-            let cost = |rule: &Rule| {
-                let args = structure.instrs[i].args.iter().zip(&rule.args);
-                let bring = |(arg, to): (&Arg, &Option<Layout>)| match (arg, to) {
-                    (Arg::Value(v), Some(to)) => self.bring(*v, *to, &held[*v as usize]),
-                    _ => 0.0,
-                };
-                let compute = if once[i] { 0.0 } else { self.compute(i, rule, self.parts) };
-                args.map(bring).sum::<f64>() + compute + self.settle(i, rule)
-            };
-            let rules = self.rules(i);
-            let made = matches!(structure.instrs[i].op, Op::Full { .. } | Op::Random { .. });
-            if made && self.fixed[values.start as usize].is_none() {
-                // Whoever reads it first says how it lies: it is made so.
-                let outs = rules.iter().map(|rule| rule.outs[0]).collect();
-                open.insert(values.start, (i, rules));
-                held[values.start as usize] = outs;
-                continue;
-            }
-            let best = rules.into_iter().map(|rule| (cost(&rule), rule)).min_by(|a, b| a.0.total_cmp(&b.0));
-            let Some((_, rule)) = best else { continue };
-            for (arg, to) in structure.instrs[i].args.iter().zip(&rule.args) {
-                let (Arg::Value(v), Some(to)) = (arg, to) else { continue };
-                if let Some((i, rules)) = open.remove(v) {
-                    // Made so where that is possible, else whole, of which the reader takes its part.
-                    let at = rules.iter().position(|rule| rule.outs[0] == *to).unwrap_or(0);
-                    held[*v as usize] = smallvec![rules[at].outs[0]];
-                    along.rules[i] = rules.into_iter().nth(at);
-                }
-                if !held[*v as usize].contains(to) {
-                    held[*v as usize].push(*to);
-                }
-            }
-            values.zip(&rule.outs).for_each(|(v, layout)| held[v as usize].push(*layout));
-            along.splits |= rule.outs.iter().chain(rule.args.iter().flatten()).any(|l| *l != Layout::Whole);
-            self.ways[i].push((rule.clone(), 0.0));
-            along.rules[i] = Some(rule);
-        }
-        for (i, rules) in open.into_values() {
-            along.rules[i] = rules.into_iter().next();
-        }
-        along
-    }
-
-    /// What it costs to bring a value into a layout from those it is held in.
-    fn bring(&self, v: u32, to: Layout, held: &[Layout]) -> f64 {
-        let ways = held.iter().filter_map(|from| self.convert(v, *from, to));
-        ways.fold(f64::INFINITY, f64::min)
-    }
-
-    /// What it costs at least to bring results to where they are asked to be.
-    fn settle(&self, i: usize, rule: &Rule) -> f64 {
-        let values = (self.graph.starts[i]..self.graph.starts[i + 1]).zip(&rule.outs);
-        let asked =
-            |(v, from): (u32, &Layout)| self.fixed[v as usize].map_or(0.0, |to| self.bring(v, to, &[*from]));
-        values.map(asked).sum()
     }
 
     /// How a value lies, as far as that is known before all is chosen.
@@ -576,44 +366,4 @@ fn left_of(graph: &Graph, axis: usize, before: &[Option<Rules>]) -> Vec<Ty> {
 fn largest_piece(ty: &Ty, lies: &[Layout], shape: &[usize]) -> Ty {
     let first: SmallVec<[Part; 2]> = shape.iter().map(|&parts| Part { index: 0, parts }).collect();
     Ty { dtype: ty.dtype, shape: piece(&ty.shape, lies, &first) }
-}
-
-/// A rule that splits is worth a thought where something large is split.
-fn worth(rule: &Rule, args: &[ArgTy], outs: &[Ty], least: u64) -> bool {
-    let whole = |l: &Layout| *l == Layout::Whole;
-    if rule.outs.iter().all(whole) && rule.args.iter().flatten().all(whole) {
-        return true;
-    }
-    let large = |ty: &Ty| ty.bytes() as u64 >= least && ty.shape.numel() > 1;
-    outs.iter().any(large) || args.iter().any(|a| matches!(a, ArgTy::Val(ty) if large(ty)))
-}
-
-/// Ways beyond the table's: part of a random tensor, zeros to which parts add, and an optimizer's step with small
-/// parameters whole.
-fn more_rules(instr: &Instr, args: &[ArgTy], outs: &[Ty], least: u64, rules: &mut Vec<Rule>) {
-    match &instr.op {
-        Op::Full { .. } => {
-            let zero = |x: &Scalar| x.as_f64() == 0.0 && !matches!(x, Scalar::Bool(_));
-            if matches!(instr.args.first(), Some(Arg::Const(x)) if zero(x)) {
-                rules.push(Rule { args: vec![None], outs: vec![Layout::Partial(ReduceKind::Sum)] });
-            }
-        }
-        Op::Random { shape, .. } if !shape.is_empty() => {
-            rules.push(Rule { args: vec![None; args.len()], outs: vec![Layout::Split(0)] });
-        }
-        Op::Sgd { .. } | Op::Adam { .. } => {
-            // By the shape alone, which a parameter and its states have in common.
-            let of = |ty: &Ty| match !ty.shape.is_empty() && 4 * ty.shape.numel() as u64 >= least {
-                true => Layout::Split(0),
-                false => Layout::Whole,
-            };
-            let arg = |a: &ArgTy| if let ArgTy::Val(ty) = a { Some(of(ty)) } else { None };
-            let mixed = Rule { args: args.iter().map(arg).collect(), outs: outs.iter().map(of).collect() };
-            rules.truncate(1);
-            if !rules.contains(&mixed) {
-                rules.push(mixed);
-            }
-        }
-        _ => {}
-    }
 }

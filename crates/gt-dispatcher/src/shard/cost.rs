@@ -46,7 +46,7 @@ impl Costs {
             road: 4e9,
             latency: 2e-5,
             start: 1e-4,
-            each: 1e-6,
+            each: 2e-6,
             room: u64::MAX,
             least: LEAST,
             always: false,
@@ -201,7 +201,8 @@ fn work(op: &Op, args: &[ArgTy], outs: &[Ty]) -> f64 {
         Op::Attention { .. } => 4.0 * out * size(1, 2),
         Op::AttentionGrad { .. } => 10.0 * out * size(1, 2),
         Op::Sort { .. } | Op::TopK { .. } => out * 40.0,
-        Op::Random { .. } => out * 20.0,
+        // Twenty multiplications of 32 bits by hand, then a logarithm, a root and a sine for a normal.
+        Op::Random { .. } => out * 2000.0,
         Op::Unary(_) | Op::Softmax { .. } | Op::LogSoftmax { .. } => out * 8.0,
         _ => out,
     }

@@ -1,132 +1,22 @@
 //! What one worker of a mesh runs: every instruction on its pieces, with collectives where layouts meet.
 
+mod template;
+mod travel;
+
+pub use template::{From, Local, Template};
+
 use super::choose::{Choice, arg_types};
-use super::convert::{Step, bytes, way};
-use super::cost::Costs;
-use super::judge::{Verdict, judge};
-use gt_ir::collective::{Collective, Exchange};
-use gt_ir::layout::{Layout, Layouts, LocalArg, Part, localize, range_at};
+use super::convert::way;
+use gt_ir::collective::Exchange;
+use gt_ir::layout::{Layout, Layouts, LocalArg, Part, localize};
 use gt_ir::{
-    Arg, ArgTy, Args, DType, Dist, Error, Input, Instr, Op, Result, Scalar, Shape, Slot, Structure, Ty, View,
-    bail, infer_all, philox,
+    Arg, ArgTy, Args, DType, Dist, Error, Input, Instr, Op, Result, Shape, Structure, Ty, View, bail,
+    infer_all, philox,
 };
 use smallvec::{SmallVec, smallvec};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-
-/// What one worker runs of a program.
-#[derive(Clone, Debug)]
-pub struct Local {
-    pub structure: Arc<Structure>,
-    /// `structure.key()`.
-    pub key: u64,
-    /// The instruction of the whole program that each instruction belongs to.
-    pub origins: Arc<Vec<u32>>,
-    /// The type of each live-out's piece.
-    pub types: Arc<Vec<Ty>>,
-    pub slots: Vec<From>,
-}
-
-/// Where the value of a slot comes from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum From {
-    /// A slot of the whole program, as it is.
-    Given(u32),
-    /// A slot of the whole program and a number added to it.
-    Moved(u32, i64),
-    /// This part's own.
-    Own(i64),
-}
-
-impl Local {
-    /// The slots of one run, from those of the whole program.
-    pub fn bind(&self, slots: &[Slot]) -> Result<Vec<Slot>> {
-        let number = |k: u32| match slots.get(k as usize) {
-            Some(Slot::Num(x)) => Ok(x.as_i64()),
-            _ => bail!(Value, "program: slot {k} holds no number"),
-        };
-        let fill = |from: &From| match *from {
-            From::Given(k) => match slots.get(k as usize) {
-                Some(slot) => Ok(slot.clone()),
-                None => bail!(Value, "program: slot {k} is missing"),
-            },
-            From::Moved(k, by) => Ok(Slot::Num(Scalar::Int(number(k)?.wrapping_add(by)))),
-            From::Own(x) => Ok(Slot::Num(Scalar::Int(x))),
-        };
-        self.slots.iter().map(fill).collect()
-    }
-}
-
-/// What a worker runs, and how others come by theirs from it.
-#[derive(Debug)]
-pub struct Template {
-    local: Local,
-    /// The types of all values of what it runs.
-    pub values: Vec<Ty>,
-    /// How each live-out lies.
-    pub outs: Vec<Layouts>,
-    /// Parts of dimensions whose lengths went into the structure: (axis, size, length).
-    lengths: BTreeSet<(usize, usize, usize)>,
-    /// Slots of the worker's own, and what they are worked out from.
-    own: Vec<(u32, Own)>,
-}
-
-/// A number that depends on the worker.
-#[derive(Clone, Debug)]
-enum Own {
-    /// Where its part of a dimension of some size begins, along an axis.
-    Begin { axis: usize, size: usize },
-    /// The block of the generator that its first random number is in, counted from a slot of the whole program.
-    Block { offset: u32, drawn: Drawn },
-    /// How many numbers of that block are those of others.
-    Skip(Drawn),
-}
-
-/// Rows of a random tensor.
-#[derive(Clone, Debug)]
-struct Drawn {
-    rows: usize,
-    /// Numbers in a row, and in a block of the generator.
-    each: usize,
-    lanes: usize,
-    lies: Layouts,
-}
-
-impl Own {
-    fn at(&self, place: &[Part]) -> From {
-        let first = |d: &Drawn| range_at(d.rows, 0, &d.lies, place).start * d.each;
-        match self {
-            Own::Begin { axis, size } => From::Own(place[*axis].range(*size).start as i64),
-            Own::Block { offset, drawn } => From::Moved(*offset, (first(drawn) / drawn.lanes) as i64),
-            Own::Skip(drawn) => From::Own((first(drawn) % drawn.lanes) as i64),
-        }
-    }
-}
-
-impl Template {
-    /// What the worker runs that it was written for.
-    pub fn own(&self) -> Local {
-        self.local.clone()
-    }
-
-    /// How long it is thought to take on a mesh of this shape, and what it needs.
-    pub fn judge(&self, costs: &Costs, shape: &[usize]) -> Verdict {
-        judge(&self.local.structure, &self.values, costs, shape)
-    }
-
-    /// What another worker runs, if its pieces have the same shapes.
-    pub fn at(&self, place: &[Part]) -> Option<Local> {
-        let same = |&(axis, size, len): &(usize, usize, usize)| place[axis].range(size).len() == len;
-        if !self.lengths.iter().all(same) {
-            return None;
-        }
-        let mut local = self.local.clone();
-        for (slot, own) in &self.own {
-            local.slots[*slot as usize] = own.at(place);
-        }
-        Some(local)
-    }
-}
+use template::{Drawn, Own};
 
 /// What travels together: values, the layouts they get, and where they are held now.
 type Going = (usize, Exchange, DType, Vec<(u32, Layouts, u32)>);
@@ -440,142 +330,6 @@ impl Writer<'_> {
         };
         let view = View::Slice { dim, len, step: 1 };
         self.emit(Op::View(view), smallvec![Arg::Value(x), Arg::Slot(slot)])
-    }
-
-    /// The first step from what is held of a value to a layout, what it starts from, and where that is held. The same
-    /// for every worker: it depends on layouts alone.
-    fn first_step(&self, v: u32, to: &Layouts) -> Result<(Step, Layouts, u32)> {
-        let shape: SmallVec<[usize; 2]> = self.place.iter().map(|part| part.parts).collect();
-        let mut best: Option<(f64, Step, &Layouts, u32)> = None;
-        let mut failed = None;
-        for (from, x) in &self.held[v as usize] {
-            match way(from, to) {
-                Ok(steps) => {
-                    let cost = bytes(&self.whole[v as usize], from, &steps, &shape);
-                    if let Some(&step) = steps.first()
-                        && best.as_ref().is_none_or(|(least, ..)| cost < *least)
-                    {
-                        best = Some((cost, step, from, *x));
-                    }
-                }
-                Err(error) => failed = Some(error),
-            }
-        }
-        match (best, failed) {
-            (Some((_, mut step, from, x)), _) => {
-                let keeps = self.keeps.get(step.axis).is_some_and(|keeps| *keeps);
-                if keeps && matches!((step.from, step.to), (Layout::Partial(_), Layout::Split(_))) {
-                    step.to = Layout::Whole;
-                }
-                Ok((step, from.clone(), x))
-            }
-            (None, Some(error)) => Err(error),
-            (None, None) => bail!(Runtime, "layouts: value {v} is read before it is written"),
-        }
-    }
-
-    /// Has a sum wait for others to travel with; they go as soon as they are many.
-    fn wait(&mut self, v: u32, to: &Layouts) -> Result<()> {
-        self.waiting.push((v, to.clone()));
-        self.waiting_bytes += self.whole[v as usize].bytes() as u64;
-        if self.waiting_bytes >= self.bucket { self.send_waiting() } else { Ok(()) }
-    }
-
-    fn send_waiting(&mut self) -> Result<()> {
-        let waiting = std::mem::take(&mut self.waiting);
-        self.waiting_bytes = 0;
-        self.bring(&waiting.iter().map(|(v, to)| (*v, to)).collect::<Vec<_>>())
-    }
-
-    /// Like `bring`; if something that waits is wanted, all of that goes.
-    fn bring_with_others(&mut self, wanted: &[(u32, &Layouts)]) -> Result<()> {
-        if self.waiting.iter().any(|(w, _)| wanted.iter().any(|(v, _)| v == w)) {
-            self.send_waiting()?;
-        }
-        self.bring(wanted)
-    }
-
-    /// Makes sure that values are held in layouts; what travels in the same way travels together.
-    fn bring(&mut self, wanted: &[(u32, &Layouts)]) -> Result<()> {
-        loop {
-            let mut going: Vec<Going> = Vec::new();
-            let mut open = false;
-            for &(v, to) in wanted {
-                while !self.held[v as usize].iter().any(|(l, _)| l == to) {
-                    let (step, from, x) = self.first_step(v, to)?;
-                    let mut then = from.clone();
-                    then[step.axis] = step.to;
-                    if let (Layout::Whole, Layout::Split(dim)) = (step.from, step.to) {
-                        let local = self.slice(x, step.axis, dim)?;
-                        self.held[v as usize].push((then, local));
-                        continue;
-                    }
-                    open = true;
-                    self.join(&mut going, v, step, from, x)?;
-                    break;
-                }
-            }
-            for going in going {
-                self.exchange(going)?;
-            }
-            if !open {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Adds a step of a value to those that travel together.
-    fn join(&mut self, going: &mut Vec<Going>, v: u32, step: Step, from: Layouts, x: u32) -> Result<()> {
-        let what = self.what(v, step, &from)?;
-        let mut then = from;
-        then[step.axis] = step.to;
-        let dtype = self.whole[v as usize].dtype;
-        if going.iter().any(|(.., of)| of.iter().any(|(w, l, _)| *w == v && *l == then)) {
-            return Ok(());
-        }
-        let fits = |(axis, other, d, _): &&mut Going| *axis == step.axis && *d == dtype && other.joins(&what);
-        match going.iter_mut().find(fits) {
-            Some((_, other, _, of)) => {
-                other.extend(&what);
-                of.push((v, then, x));
-            }
-            None => going.push((step.axis, what, dtype, vec![(v, then, x)])),
-        }
-        Ok(())
-    }
-
-    fn exchange(&mut self, (axis, what, _, of): Going) -> Result<()> {
-        let number = self.collectives;
-        self.collectives += 1;
-        let op = Op::Collective(Collective { number, axis: axis as u8, what });
-        let first = self.emit(op, of.iter().map(|(.., x)| Arg::Value(*x)).collect())?;
-        for (k, (v, then, _)) in of.into_iter().enumerate() {
-            self.held[v as usize].push((then, first + k as u32));
-        }
-        Ok(())
-    }
-
-    /// The collective that a step of a value is.
-    fn what(&mut self, v: u32, step: Step, from: &Layouts) -> Result<Exchange> {
-        let whole = self.whole;
-        let shape = &whole[v as usize].shape;
-        // A dimension as it is on this axis's parts together: no later axis splits it.
-        let mut open = from.clone();
-        open[step.axis] = Layout::Whole;
-        let mut size = |dim: usize| self.held_of(shape[dim], dim, &open);
-        Ok(match (step.from, step.to) {
-            (Layout::Partial(kind), Layout::Whole) => Exchange::AllReduce { kind },
-            (Layout::Partial(kind), Layout::Split(dim)) => {
-                let size = size(dim);
-                Exchange::ReduceScatter { kind, dim, lens: smallvec![self.length(step.axis, size)] }
-            }
-            (Layout::Split(dim), Layout::Whole) => Exchange::AllGather { dim, sizes: smallvec![size(dim)] },
-            (Layout::Split(from), Layout::Split(to)) => {
-                let (sizes, size) = (smallvec![size(from)], size(to));
-                Exchange::AllToAll { from, to, sizes, lens: smallvec![self.length(step.axis, size)] }
-            }
-            (from, to) => bail!(Runtime, "layouts: value {v} cannot go from {from:?} to {to:?}"),
-        })
     }
 
     /// The rows of a random tensor that this worker holds. Blocks of the generator serve several elements, so that a few

@@ -1,11 +1,13 @@
 //! Layouts: every legal way to split an op gives the unsplit result, on even, uneven and empty parts.
 
 use gt_ir::host::{close, tolerance};
-use gt_ir::layout::{Layout, LocalArg, Part, Rule, by_key_heads, identity, legal, localize, part_range};
+use gt_ir::layout::{
+    Layout, LocalArg, Part, Rule, by_blocks, by_key_heads, identity, legal, localize, part_range,
+};
 use gt_ir::op::{Op, View};
 use gt_ir::reference::{RefArg, eval, eval_all};
 use gt_ir::sample::{Rng, Sample, SampleArg, samples};
-use gt_ir::{Binary, HostTensor, Kind, ReduceKind, Scalar, Ty};
+use gt_ir::{ArgTy, Binary, DType, HostTensor, Kind, ReduceKind, Scalar, Ty};
 
 const PARTS: [usize; 4] = [1, 2, 3, 8];
 
@@ -111,6 +113,35 @@ fn run_split(rng: &mut Rng, sample: &Sample, rule: &Rule, parts: usize) -> Resul
         .collect()
 }
 
+/// Rules that are legal where a number of things is divided evenly, and that number: heads of keys, blocks of a reshape.
+fn where_even(sample: &Sample, types: &[Ty]) -> Vec<(Rule, usize)> {
+    let args = sample.arg_types();
+    let mut rules: Vec<(Rule, usize)> = by_key_heads(&sample.op, &args, types).into_iter().collect();
+    if let (Op::View(View::Reshape(to)), [ArgTy::Val(x)]) = (&sample.op, &args[..]) {
+        rules.extend(by_blocks(to, &x.shape).into_iter().map(|(d, e)| {
+            let rule = Rule { args: vec![Some(Layout::Split(d))], outs: vec![Layout::Split(e)] };
+            (rule, common(x.shape[d], to[e]))
+        }));
+    }
+    rules
+}
+
+/// The greatest common divisor.
+fn common(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { common(b, a % b) }
+}
+
+/// Runs a sample under a rule in parts and compares what comes of it.
+fn compare(rng: &mut Rng, sample: &Sample, whole: &[HostTensor], rule: &Rule, parts: usize) {
+    let what = || format!("{} under {rule:?} in {parts} parts", sample.describe());
+    let split = run_split(rng, sample, rule, parts).unwrap_or_else(|e| panic!("{}: {e}", what()));
+    for (split, whole) in split.iter().zip(whole) {
+        let (rtol, atol) = tolerance(whole.ty.dtype);
+        let loose = if whole.ty.dtype.is_float() { 16.0 } else { 0.0 };
+        close(split, whole, rtol * loose, atol * loose).unwrap_or_else(|e| panic!("{}: {e}", what()));
+    }
+}
+
 #[test]
 fn every_legal_layout_gives_the_unsplit_result() {
     let mut rng = Rng::new(8);
@@ -120,26 +151,48 @@ fn every_legal_layout_gives_the_unsplit_result() {
         let types: Vec<Ty> = whole.iter().map(|y| y.ty.clone()).collect();
         let rules = legal(&sample.op, &sample.arg_types(), &types);
         assert!(rules[0].outs == vec![Layout::Whole; whole.len()]);
-        let by_heads = by_key_heads(&sample.op, &sample.arg_types(), &types);
-        let even = |rule: &Rule, parts: usize| {
-            by_heads.as_ref().is_none_or(|(other, heads)| rule != other || heads % parts == 0)
-        };
-        for rule in rules.iter().chain(by_heads.iter().map(|(rule, _)| rule)) {
-            for parts in PARTS.into_iter().filter(|parts| even(rule, *parts) || rules.contains(rule)) {
-                let what = || format!("{} under {rule:?} in {parts} parts", sample.describe());
-                let split =
-                    run_split(&mut rng, &sample, rule, parts).unwrap_or_else(|e| panic!("{}: {e}", what()));
-                for (split, whole) in split.iter().zip(&whole) {
-                    let (rtol, atol) = tolerance(whole.ty.dtype);
-                    let loose = if whole.ty.dtype.is_float() { 16.0 } else { 0.0 };
-                    close(split, whole, rtol * loose, atol * loose)
-                        .unwrap_or_else(|e| panic!("{}: {e}", what()));
-                }
+        for rule in &rules {
+            PARTS.into_iter().for_each(|parts| compare(&mut rng, &sample, &whole, rule, parts));
+            tried += PARTS.len();
+        }
+        for (rule, count) in where_even(&sample, &types).into_iter().filter(|(rule, _)| !rules.contains(rule))
+        {
+            for parts in PARTS.into_iter().filter(|parts| count.is_multiple_of(*parts)) {
+                compare(&mut rng, &sample, &whole, &rule, parts);
                 tried += 1;
             }
         }
     }
     assert!(tried > 10_000, "{tried}");
+}
+
+/// A batch and its rows become one dimension, or come apart: a split goes along where both are divided evenly.
+#[test]
+fn a_split_passes_a_reshape_by_blocks() {
+    let shapes: [(&[usize], &[usize]); 6] = [
+        (&[8, 3, 4], &[24, 4]),
+        (&[24, 4], &[8, 3, 4]),
+        (&[2, 8, 3], &[2, 24]),
+        (&[2, 24, 5], &[2, 8, 3, 5]),
+        (&[6, 4, 2], &[3, 16]),
+        (&[48], &[16, 3]),
+    ];
+    let mut rng = Rng::new(9);
+    let mut tried = 0;
+    for (from, to) in shapes {
+        let ty = Ty::new(DType::F32, from);
+        let x = HostTensor::from_scalars(&ty, (0..ty.shape.numel()).map(|k| Scalar::Float(k as f64)));
+        let op = Op::View(View::Reshape(to.into()));
+        let sample = Sample { op, args: vec![SampleArg::Val(x)], orders: 2 };
+        let whole = sample.eval().unwrap();
+        for (rule, count) in where_even(&sample, &[whole[0].ty.clone()]) {
+            for parts in [2, 3, 8].into_iter().filter(|parts| count.is_multiple_of(*parts)) {
+                compare(&mut rng, &sample, &whole, &rule, parts);
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried >= shapes.len(), "{tried}");
 }
 
 #[test]

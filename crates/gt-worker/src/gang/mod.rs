@@ -3,6 +3,7 @@
 //! A [`Communicator`] does one thing: it shows the group what a rank has. `collect` makes every collective of it, so
 //! that a new road between workers (`meeting` in one process, `window` on one host, `post` between hosts) is one file.
 
+pub(crate) mod aloft;
 pub mod collect;
 mod combine;
 pub mod hands;
@@ -15,8 +16,10 @@ pub mod ties;
 mod window;
 
 use crate::backend::PlanError;
+use gt_ir::{Error, Result as Done};
 use hands::Hands;
 use std::ops::Range;
+use std::time::Duration;
 use ties::Ties;
 
 /// One rank's end of a group of workers, for one program.
@@ -90,4 +93,34 @@ pub trait Group: Send + Sync {
     fn ties(&self) -> Option<&Ties> {
         None
     }
+
+    /// The rank's part is queued as a whole, and the device is at it. A worker's group has it watched and goes on; others
+    /// wait here for its end. Either way what was given up may be overwritten by now.
+    fn depart(&self, flight: Box<dyn Flight>) -> Result<(), PlanError> {
+        let wrong = |error| PlanError { instr: None, error };
+        while !flight.landed().map_err(wrong)? {
+            let trouble = || flight.broken().or_else(|| flight.trouble()).map(wrong);
+            if let Some(failed) = self.failed().or_else(trouble) {
+                flight.cut(&failed);
+                return Err(failed);
+            }
+            std::thread::sleep(Duration::from_micros(20));
+        }
+        flight.broken().map_or(Ok(()), |error| Err(wrong(error)))
+    }
+}
+
+/// A rank's part of a gang that a device is still at.
+pub trait Flight: Send + Sync {
+    /// True if the device is done with it.
+    fn landed(&self) -> Done<bool>;
+
+    /// Why this rank was cut off from the others, if it was: what the device has done since has no meaning.
+    fn broken(&self) -> Option<Error>;
+
+    /// What the device says of the road between the ranks, if that is bad.
+    fn trouble(&self) -> Option<Error>;
+
+    /// Cuts this rank off: what waits for others on the device comes to an end, with whatever values.
+    fn cut(&self, why: &PlanError);
 }

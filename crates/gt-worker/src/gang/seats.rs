@@ -16,8 +16,8 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(crate) struct Seats {
     meshes: HashMap<u64, Result<Joined, Error>>,
-    /// The gang that runs now, with its mesh.
-    current: Option<(u64, Place)>,
+    /// The gangs that run now, by number, with their meshes: the one that is queued, and those that the device is at.
+    current: Vec<(u64, u64, Place)>,
 }
 
 /// How this worker meets the others of a mesh.
@@ -36,6 +36,7 @@ enum Place {
 }
 
 /// A rank's seat for one program, or why there is none.
+#[derive(Clone)]
 pub(crate) struct Seated(Result<Place, PlanError>);
 
 impl Seated {
@@ -73,11 +74,12 @@ impl Seats {
     pub fn disband(&mut self, mesh: u64, error: Error) {
         let Some(Ok(known)) = self.meshes.insert(mesh, Err(error.clone())) else { return };
         let error = PlanError { instr: None, error };
-        match self.current.as_ref().filter(|(of, _)| *of == mesh) {
-            Some((_, Place::Here(seat))) => seat.fail(&error),
-            // The others hear it from the dispatcher too.
-            Some((_, Place::Afar(desk))) => desk.abandon(&error),
-            None => {}
+        for (_, _, place) in self.current.iter().filter(|(_, of, _)| *of == mesh) {
+            match place {
+                Place::Here(seat) => seat.fail(&error),
+                // The others hear it from the dispatcher too.
+                Place::Afar(desk) => desk.abandon(&error),
+            }
         }
         match known {
             Joined::Here(known, ties) => {
@@ -121,15 +123,21 @@ impl Core {
     pub fn sit(&self, gang: Gang) -> Seated {
         let mut state = self.state.lock();
         let seat = state.seats.sit(gang);
-        state.seats.current = seat.as_ref().ok().map(|place| (gang.mesh, place.clone()));
+        state.seats.current.extend(seat.as_ref().ok().map(|place| (gang.number, gang.mesh, place.clone())));
         Seated(seat)
+    }
+
+    /// The gang is queued here as a whole: the next may be.
+    pub fn pass(&self, gang: Gang) {
+        self.state.lock().gangs.retain(|number| *number != gang.number);
     }
 
     /// The gang is done here.
     pub fn rise(&self, gang: Gang) {
         let mut state = self.state.lock();
         state.gangs.retain(|number| *number != gang.number);
-        let current = state.seats.current.take();
+        let current: Vec<_> =
+            state.seats.current.extract_if(.., |(number, ..)| *number == gang.number).collect();
         drop(state);
         drop(current);
     }

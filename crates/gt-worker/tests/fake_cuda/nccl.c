@@ -1,5 +1,5 @@
 // NCCL without GPUs, for tests: ranks are threads of one process and meet in host memory when their streams come to it.
-// Whatever ranks do not agree on is an error, a call under capture too: it would have to be captured by all ranks or none.
+// Whatever ranks do not agree on is an error, also whether a call is captured, and where one is replayed, which capture.
 // A rank that was cut off waits for nobody.
 #include <pthread.h>
 #include <stdio.h>
@@ -19,10 +19,12 @@ typedef struct Call {
     char *from, *to;
     size_t count;
     void *stream;
+    // Which of the rank's captured calls it is; 0 outside graphs.
+    int captured;
 } Call;
 // A piece that was sent and not received yet.
 typedef struct Mail {
-    int dtype;
+    int dtype, captured;
     size_t count;
     char *bytes;
     struct Mail *next;
@@ -38,7 +40,7 @@ typedef struct Group {
 } Group;
 typedef struct Comm {
     Group *group;
-    int rank;
+    int rank, captured;
 } Comm;
 // Calls that were made together. Collectives come first and go through two meetings: all have shown what they have, all
 // have taken it. Pieces for one rank lie in its mail.
@@ -144,7 +146,8 @@ static char *got(Group *g, int me, int i, size_t *bytes) {
     size_t each = size_of(c->dtype);
     for (int r = 0; r < g->n; r++) {
         Call *o = i < g->counts[r] ? &g->calls[r][i] : 0;
-        if (!o || o->what != c->what || o->count != c->count || o->dtype != c->dtype || o->op != c->op || o->peer != c->peer) {
+        if (!o || o->what != c->what || o->count != c->count || o->dtype != c->dtype || o->op != c->op || o->peer != c->peer ||
+            o->captured != c->captured) {
             g->bad = 1;
             return 0;
         }
@@ -176,7 +179,7 @@ static uint64_t come(Group *g) {
 static void send_mail(Group *g, int me, Call *c) {
     Mail *m = calloc(1, sizeof *m), **last = &g->mail[me][c->peer];
     size_t bytes = c->count * size_of(c->dtype);
-    *m = (Mail){c->dtype, c->count, memcpy(malloc(bytes + 1), c->from, bytes), 0};
+    *m = (Mail){c->dtype, c->captured, c->count, memcpy(malloc(bytes + 1), c->from, bytes), 0};
     while (*last) last = &(*last)->next;
     *last = m;
 }
@@ -184,7 +187,7 @@ static void send_mail(Group *g, int me, Call *c) {
 static int take_mail(Group *g, int me, Call *c) {
     Mail **first = &g->mail[c->peer][me], *m = *first;
     if (!m) return 0;
-    if (m->count != c->count || m->dtype != c->dtype) { g->bad = 1; return 1; }
+    if (m->count != c->count || m->dtype != c->dtype || m->captured != c->captured) { g->bad = 1; return 1; }
     memcpy(c->to, m->bytes, m->count * size_of(m->dtype));
     *first = m->next;
     return 1;
@@ -234,7 +237,8 @@ static int go_on_locked(void *w) {
 
 static R run(Comm *c) {
     if (c->group->cut[c->rank]) return CUT;
-    if (fake_captures(open_calls[0].stream)) return INVALID;
+    int captured = fake_captures(open_calls[0].stream) ? ++c->captured : 0;
+    for (int i = 0; i < open_count; i++) open_calls[i].captured = captured;
     Work *w = calloc(1, sizeof *w + open_count * sizeof(Call));
     w->comm = c;
     w->count = open_count;

@@ -29,8 +29,8 @@ unsafe impl Sync for Bases<'_> {}
 /// A kernel with its addresses, for one run.
 pub struct Bound<'a> {
     pub kernel: &'a Lowered,
-    loads: SmallVec<[*const u8; 12]>,
-    stores: SmallVec<[*mut u8; 4]>,
+    pub loads: SmallVec<[*const u8; 12]>,
+    pub stores: SmallVec<[*mut u8; 4]>,
     slots: &'a [Slot],
 }
 
@@ -66,10 +66,10 @@ thread_local! {
 
 /// A thread's tiles while it works on one kernel.
 pub struct Tiles<'b, 'a> {
-    bound: &'b Bound<'a>,
-    scratch: *mut u8,
+    pub bound: &'b Bound<'a>,
+    pub scratch: *mut u8,
     /// Where each register's tile is.
-    regs: SmallVec<[*mut u8; 24]>,
+    pub regs: SmallVec<[*mut u8; 24]>,
     coords: SmallVec<[usize; 6]>,
 }
 
@@ -107,6 +107,10 @@ impl<'b, 'a> Tiles<'b, 'a> {
     #[inline]
     pub unsafe fn eval(&mut self, start: usize, len: usize) {
         let kernel = self.bound.kernel;
+        if let Some(form) = &kernel.form {
+            // SAFETY: passed on from the caller.
+            return unsafe { self.form(form, start, len) };
+        }
         let inner = kernel.dims[kernel.dims.len() - 1];
         let within = if kernel.linear { true } else { self.locate(start, len, inner) };
         // SAFETY: addresses stay inside the storages, since maps of a checked program show only elements that exist;

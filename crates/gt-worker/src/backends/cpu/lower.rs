@@ -2,6 +2,7 @@
 
 use super::chain::{self, Unit};
 use super::convert::{Lane, is_native};
+use super::forms::{self, Form};
 use super::tile_size;
 use gt_compiler::{Calc, Kernel, Map, Num, Plan, Source, Strides};
 use gt_ir::{Binary, DType, Ints, ReduceKind, Scalar, Unary};
@@ -17,6 +18,8 @@ pub struct Lowered {
     pub ops: Vec<Op>,
     /// The ops as they are taken: one by one, or several together.
     pub units: Vec<Unit>,
+    /// What the ops are as a whole, where there are loops for that; there are no units then.
+    pub form: Option<Form>,
     pub stores: Vec<StoreAt>,
     pub regs: usize,
     /// Bytes of scratch memory a thread needs.
@@ -114,6 +117,8 @@ pub struct StoreAt {
     pub done: bool,
     /// Loads that may be the same memory, element for element.
     pub over: SmallVec<[u16; 2]>,
+    /// No load is the same memory, unless it is so element for element.
+    pub apart: bool,
     pub raw_at: usize,
 }
 
@@ -320,6 +325,7 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
             direct: may,
             stream,
             done: false,
+            apart: !over.is_empty() || !aliased(store.storage),
             over,
             row: store.row,
             raw_at: 0,
@@ -470,6 +476,7 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
         loads,
         ops,
         units: Vec::new(),
+        form: None,
         stores,
         regs,
         scratch: slots,
@@ -481,7 +488,12 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
         row_dims,
     };
     let narrow = fold.is_some_and(|f| f.inner > 1);
-    chain::units(&mut lowered, kernel.fold.as_ref().map(|f| f.reg), narrow);
+    if fold.is_none() {
+        lowered.form = forms::find(&lowered);
+    }
+    if lowered.form.is_none() {
+        chain::units(&mut lowered, kernel.fold.as_ref().map(|f| f.reg), narrow);
+    }
     lowered.tile = if fold.is_some() { FOLD_TILE } else { tile_size::of(&lowered) };
     lowered.linear = lowered.loads.iter().all(|l| l.linear || l.splat || l.cycle)
         && lowered.stores.iter().all(|s| s.linear);

@@ -7,6 +7,7 @@ mod chain;
 mod collective;
 pub(crate) mod convert;
 mod fold;
+mod forms;
 mod halves;
 mod index;
 pub(crate) mod isa;
@@ -27,6 +28,8 @@ pub mod threads;
 mod tile;
 mod tile_size;
 mod waves;
+#[cfg(target_arch = "x86_64")]
+mod wide;
 
 use crate::backend::{Backend, Buffer, Effort, HostBytes, Plan};
 use gt_compiler::CompileOptions;

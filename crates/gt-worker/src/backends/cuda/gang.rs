@@ -1,14 +1,19 @@
 //! A plan as one rank of a gang: its steps on the session's stream, its collectives together with the other ranks.
 //!
-//! A rank learns of all others' success before it overwrites anything that was given up (C5). By NCCL this is one more
-//! reduction, of the words that failed checks are noted in, behind the last collective: the host waits for it, and what
-//! follows is queued. By way of the host it is the gang's own agreement.
+//! Ranks agree on how they run it once each has its memory (`gang_pact`): by then nothing is left that could fail on the
+//! host. Where no rank has a check that only the device can make, all of it is queued and nobody waits: the gang is aloft,
+//! and whoever watches it hears of a rank that dies. Else a rank learns of all others' success before it overwrites
+//! anything that was given up (C5): by one more reduction, of the words that failed checks are noted in, behind the last
+//! collective. The host waits for that, and queues what follows. By way of the host it is the gang's own agreement.
 
+use super::driver::Event;
+use super::gang_aloft::Aloft;
 use super::gang_moves::most_scratch;
 use super::gang_nccl::{Exchanges, Gang, types};
+use super::gang_pact::{self, Offer, Way};
 use super::gang_tie::{self, Comms};
-use super::graph::Midway;
-use super::lane::Lane;
+use super::graph::{Launched, What};
+use super::lane::{Kept, Lane};
 use super::memory::JOINT;
 use super::plan::{ASIDE, Bind, Inner};
 use super::ranges::{Range, Verdict, judge};
@@ -30,12 +35,20 @@ const HEARING: Duration = Duration::from_secs(10);
 /// Axes of a plan's collectives, each with this rank's place along it and the number of ranks.
 type Places = Vec<(u8, usize, usize)>;
 
-/// Gangs that ran by NCCL, and by way of the host.
-static RUN: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+/// Gangs that ran by NCCL, by way of the host, and as graphs.
+static RUN: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
+const BY_NCCL: usize = 0;
+const BY_HOST: usize = 1;
+const AS_GRAPHS: usize = 2;
 
-/// How many gangs of this process ran by NCCL, and how many by way of the host.
-pub fn gangs_run() -> (u64, u64) {
-    (RUN[0].load(Ordering::Relaxed), RUN[1].load(Ordering::Relaxed))
+/// How many gangs of this process ran by NCCL, how many by way of the host, and how many of the first as graphs.
+pub fn gangs_run() -> (u64, u64, u64) {
+    let of = |what: usize| RUN[what].load(Ordering::Relaxed);
+    (of(BY_NCCL), of(BY_HOST), of(AS_GRAPHS))
+}
+
+fn count(what: usize) {
+    RUN[what].fetch_add(1, Ordering::Relaxed);
 }
 
 /// What a plan has made ready for gangs.
@@ -109,16 +122,17 @@ impl Inner {
             true => None,
             false => gang_tie::comms(&self.shared, group, &axes)?,
         };
-        RUN[comms.is_none() as usize].fetch_add(1, Ordering::Relaxed);
+        count(if comms.is_some() { BY_NCCL } else { BY_HOST });
         match comms {
             Some(comms) => {
                 let exchanges = self.exchanges(group, &axes)?;
                 let met = self.plan.steps.iter().rposition(|s| s.can_fail()).map_or(0, |last| last + 1);
-                let gang = Gang { plan: &self.plan, exchanges: &exchanges, comms: &comms, met };
+                let gang = Gang { plan: &self.plan, exchanges: &exchanges, comms: &comms, met, waits: false };
                 let start = self.start(inputs, slots, exchanges.scratch, ticks).map_err(wrong)?;
-                let mut bind = self
-                    .by_nccl(&start, inputs, slots, group, &gang)
-                    .inspect_err(|_| comms.each().for_each(|comm| comm.cut()))?;
+                let mut bind = self.by_nccl(&start, inputs, slots, group, &gang).inspect_err(|failed| {
+                    comms.cut_for(&failed.error);
+                    start.lane.kept.lock().graphs.forget(&comms);
+                })?;
                 Ok(self.outs(&mut bind, inputs, &start.ranges))
             }
             None => {
@@ -181,63 +195,114 @@ impl Inner {
         gang: &Gang,
     ) -> Result<Bind, PlanError> {
         let Start { lane, steps, passed, .. } = start;
+        let Some(all) = group.all() else { return Err(wrong(Error::Runtime("gang: no ranks".into()))) };
         // Ranks that meet for the first time make connections, for which the host may have to wait.
         let known = gang.comms.each().all(|comm| comm.has_met(self.id));
+        let waits = !known || !start.open.is_empty() || gang_tie::compares();
         let (_, made) = self.steps().map_err(wrong)?;
-        let made = made.filter(|made| known && Arc::ptr_eq(&made.steps, steps) && start.open.is_empty());
-        let made = made.filter(|_| start.ticks.is_none() && !gang_tie::compares());
-        let bind = match made.filter(|made| self.graphs(made)) {
-            Some(made) => {
-                let mut kept = lane.kept.lock();
-                let arena = match kept.graphs.arena(self.id) {
-                    Some(arena) => Some(arena),
-                    None => kept.graphs.new_arena(lane, self.plan.arena).map_err(wrong)?,
-                };
-                let at = arena.as_ref().map_or(0, |a| a.address());
-                let bind = self.bind(inputs, lane, Some(at)).map_err(wrong)?;
-                let run = start.bound(&bind, slots, Some(gang));
-                let act = |addresses: &[u64]| self.agreed(&Bound { addresses, ..run }, lane, group, gang);
-                let midway = Midway { after: gang.met, act: &act };
-                let done = kept.graphs.launch(
-                    self.id,
-                    &self.alive,
-                    &self.plan,
-                    &made.shape,
-                    steps,
-                    arena,
-                    &run,
-                    Some(&midway),
-                    lane,
-                );
-                drop(kept);
-                if self.heard(done)? {
-                    return Ok(bind);
-                }
-                // Nothing has been queued where it did not work out.
-                bind
-            }
-            None => self.bind(inputs, lane, None).map_err(wrong)?,
-        };
+        let made = made.filter(|made| !waits && start.ticks.is_none() && Arc::ptr_eq(&made.steps, steps));
+        let made = made.filter(|made| self.graphs(made));
+        // Held until all is queued, so that nobody takes away what this rank has offered.
+        let mut kept = lane.kept.lock();
+        let mut arena = kept.graphs.arena(self.id);
+        if arena.is_none() && made.is_some() {
+            arena = kept.graphs.new_arena(lane, self.plan.arena).map_err(wrong)?;
+        }
+        let at = arena.as_ref().map(|a| a.address());
+        let bind = self.bind(inputs, lane, at).map_err(wrong)?;
         let run = start.bound(&bind, slots, Some(gang));
-        let put = || {
+        let what = made.map(|made| self.what(made, lane));
+        let fits = match &what {
+            Some(what) => kept.graphs.offer(what, arena, &run, gang.comms).map_err(wrong)?,
+            None => None,
+        };
+        let offer = Offer { waits, graphs: fits.is_some(), fits: fits.unwrap_or_default() };
+        let way = gang_pact::agree(all, offer)?;
+        self.shared.gangs.follow(lane).map_err(wrong)?;
+        let launched = match (way, &what) {
+            (Way::Watched, _) => {
+                drop(kept);
+                self.watched(start, &run, group, gang, known)?;
+                return Ok(bind);
+            }
+            (Way::Capture, Some(what)) => {
+                let number = gang.comms.all.next_capture();
+                match self.captured(&mut kept, what, &run, group, gang, number)? {
+                    true => Some(kept.graphs.replay(what, &run, number).map_err(wrong)?),
+                    false => None,
+                }
+            }
+            (Way::Replay(number), Some(what)) => Some(kept.graphs.replay(what, &run, number).map_err(wrong)?),
+            (Way::Plain | Way::Capture | Way::Replay(_), _) => None,
+        };
+        drop(kept);
+        match launched {
+            Some(Launched::Torn(error)) => return Err(wrong(error)),
+            Some(Launched::All | Launched::Nothing) => count(AS_GRAPHS),
+            None => self.queue(steps, 0..steps.list.len(), passed, &run, lane)?,
+        }
+        let aloft = Aloft::new(lane, gang.comms).map_err(wrong)?;
+        self.shared.gangs.queued(lane, aloft.end());
+        group.depart(Box::new(aloft))?;
+        Ok(bind)
+    }
+
+    /// Captures the plan with all other ranks. Where one of them could not, none launches it, and all do without from
+    /// now on.
+    fn captured(
+        &self,
+        kept: &mut Kept,
+        what: &What,
+        run: &Bound,
+        group: &dyn Group,
+        gang: &Gang,
+        number: u32,
+    ) -> Result<bool, PlanError> {
+        let Some(all) = group.all() else { return Ok(false) };
+        let mut done = Ok(());
+        let graphs = &mut kept.graphs;
+        patiently(gang.comms, group, || {
+            what.lane.device.enter().map_err(wrong)?;
+            done = graphs.capture(what, run, number, gang.comms);
+            Ok(())
+        })?;
+        if gang_pact::all_could(all, done.is_ok())? {
+            return Ok(true);
+        }
+        graphs.drop_capture(self.id, number);
+        self.refuse(done.err().as_ref());
+        Ok(false)
+    }
+
+    /// Queues steps up to where nothing can fail any more, waits until all ranks have come there, and queues the rest.
+    fn watched(
+        self: &Arc<Inner>,
+        start: &Start,
+        run: &Bound,
+        group: &dyn Group,
+        gang: &Gang,
+        known: bool,
+    ) -> Result<(), PlanError> {
+        let Start { lane, steps, passed, .. } = start;
+        let gang = &Gang { waits: true, ..*gang };
+        let run = &Bound { gang: Some(gang), ..*run };
+        let put = |which: std::ops::Range<usize>| {
             lane.device.enter().map_err(wrong)?;
             match gang_tie::compares() {
-                false => self.queue(steps, 0..gang.met, passed, &run, lane),
-                true => self.compared(steps, 0..gang.met, passed, &run, lane, group, gang),
+                false => self.queue(steps, which, passed, run, lane),
+                true => self.compared(steps, which, passed, run, lane, group, gang),
             }
         };
         match known {
-            true => put()?,
-            false => patiently(gang.comms, group, put)?,
+            true => put(0..gang.met)?,
+            false => patiently(gang.comms, group, || put(0..gang.met))?,
         }
-        self.agreed(&run, lane, group, gang)?;
+        self.agreed(run, lane, group, gang)?;
         gang.comms.each().for_each(|comm| comm.note(self.id));
-        let rest = gang.met..self.plan.steps.len();
-        match gang_tie::compares() {
-            false => self.queue(steps, rest, passed, &run, lane)?,
-            true => self.compared(steps, rest, passed, &run, lane, group, gang)?,
-        }
-        Ok(bind)
+        put(gang.met..steps.list.len())?;
+        let end = Event::record(&lane.stream).map_err(wrong)?;
+        self.shared.gangs.queued(lane, &Arc::new(end));
+        Ok(())
     }
 
     /// Waits until all ranks have come to where nothing can fail any more.

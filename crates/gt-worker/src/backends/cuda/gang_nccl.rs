@@ -30,22 +30,29 @@ pub struct Gang<'a> {
     pub plan: &'a Plan,
     pub exchanges: &'a Exchanges,
     pub comms: &'a Comms,
-    /// Steps after which nothing can fail any more: there ranks tell each other whether they have failed.
+    /// Steps after which nothing can fail any more: there ranks tell each other whether they have failed, if they wait
+    /// to know.
     pub met: usize,
+    pub waits: bool,
 }
 
 impl Gang<'_> {
     /// True if something is done together with the others in a step, or after it.
     pub fn acts(&self, i: usize) -> bool {
-        i + 1 == self.met || matches!(self.plan.steps[i].work, Work::Collective(_))
+        self.tells(i) || matches!(self.plan.steps[i].work, Work::Collective(_))
     }
 
-    /// What is done together with the others in a step, or after it. Never part of a graph.
+    /// True if ranks tell each other after a step whether they have failed.
+    fn tells(&self, i: usize) -> bool {
+        self.waits && i + 1 == self.met
+    }
+
+    /// What is done together with the others in a step, or after it.
     pub fn step(&self, i: usize, run: &Bound, lane: &Lane) -> Result<()> {
         if let Work::Collective(c) = &self.plan.steps[i].work {
             self.exchanges.enqueue(i, c, run, self.comms, &lane.stream)?;
         }
-        if i + 1 == self.met { self.verdict(lane) } else { Ok(()) }
+        if self.tells(i) { self.verdict(lane) } else { Ok(()) }
     }
 
     /// Reduces the failure words of all ranks: every rank gets to know whether any has failed.

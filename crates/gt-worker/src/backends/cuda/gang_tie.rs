@@ -26,6 +26,7 @@ enum Tied {
 }
 
 /// The groups a plan needs.
+#[derive(Clone)]
 pub struct Comms {
     /// All ranks.
     pub all: Arc<Comm>,
@@ -39,6 +40,17 @@ impl Comms {
 
     pub fn each(&self) -> impl Iterator<Item = &Arc<Comm>> {
         std::iter::once(&self.all).chain(self.axes.iter().map(|(_, comm)| comm))
+    }
+
+    /// True if they are the very same groups.
+    pub fn are(&self, others: &Comms) -> bool {
+        let same = |(a, b): (&Arc<Comm>, &Arc<Comm>)| Arc::ptr_eq(a, b);
+        self.axes.len() == others.axes.len() && self.each().zip(others.each()).all(same)
+    }
+
+    /// Cuts this rank off from all others because of an error.
+    pub fn cut_for(&self, error: &Error) {
+        self.each().for_each(|comm| comm.cut_for(error));
     }
 }
 
@@ -263,9 +275,10 @@ pub fn wait(
         if !turns.is_multiple_of(64) {
             continue;
         }
-        let failed = group.failed().or_else(|| comms.each().find_map(|comm| comm.error()).map(wrong));
+        let error = |comm: &Arc<Comm>| comm.broken().or_else(|| comm.error());
+        let failed = group.failed().or_else(|| comms.each().find_map(error).map(wrong));
         if let Some(failed) = failed {
-            comms.each().for_each(|comm| comm.cut());
+            comms.cut_for(&failed.error);
             return Err(failed);
         }
     }

@@ -5,16 +5,16 @@
 //! client holds while the next are computed come in turns, so a plan has a few captures, one for each set of fixed
 //! addresses. A plan with a value that somebody waits for is captured in two pieces, and the value leaves between them.
 //! Where there are more sets than that, the graph gets memory of its own for what keeps changing, and the bytes
-//! are copied before or after. Collectives stay outside: NCCL wants all ranks to capture a call or none, and ranks
-//! come to their graphs in their own time.
+//! are copied before or after. A plan of a gang is captured with NCCL's calls, whose operands are fixed too; its ranks
+//! decide together which capture they launch (`gang_pact`).
 
 use super::account::Owner;
-use super::gang_nccl::Gang;
+use super::gang_pact::CAPTURES;
+use super::gang_tie::Comms;
 use super::graph_exec::Exec;
 use super::lane::Lane;
 use super::memory::{Block, GRAIN};
 use super::steps::{Bound, Ready, Steps};
-use crate::backend::PlanError;
 use gt_compiler::{Place, Plan, Work};
 use gt_ir::{Error, Result, Slot};
 use smallvec::SmallVec;
@@ -25,7 +25,7 @@ use std::sync::{Arc, Weak};
 /// Fixed operands up to this size are copied rather than captured anew.
 const STAGED: usize = 32 << 20;
 /// Captures of one plan at most.
-const TURNS: usize = 4;
+const TURNS: usize = CAPTURES;
 /// Graphs of one lane at most.
 const MOST: usize = 64;
 
@@ -63,38 +63,14 @@ struct Turn {
     slots: Vec<Slot>,
     scratch: u64,
     workspace: u64,
+    /// For a gang: its number among all ranks, and the groups whose calls are in it.
+    together: Option<(u32, Comms)>,
 }
 
 /// Some steps of a plan.
 struct Piece {
     steps: Range<usize>,
-    /// None if they are launched one by one.
-    exec: Option<Exec>,
-}
-
-/// Launches between two collectives from which on they are captured.
-const WORTH: usize = 4;
-
-/// The pieces of a plan that is captured: which steps, and whether they are captured. What is done together with other
-/// ranks is not.
-fn pieces(steps: &Steps, split: usize, gang: Option<&Gang>) -> Vec<(Range<usize>, bool)> {
-    let mut out: Vec<(Range<usize>, bool)> = Vec::new();
-    let mut push = |piece: Range<usize>, captured: bool| match out.last_mut() {
-        _ if piece.is_empty() => {}
-        Some((last, false)) if !captured && piece.start != split => last.end = piece.end,
-        _ => out.push((piece, captured)),
-    };
-    let launches = |piece: Range<usize>| -> usize { steps.list[piece].iter().map(Ready::launches).sum() };
-    for half in [0..split, split..steps.list.len()] {
-        let mut start = half.start;
-        for i in half.clone().filter(|i| gang.is_some_and(|gang| gang.acts(*i))) {
-            push(start..i, launches(start..i) >= WORTH);
-            push(i..i + 1, false);
-            start = i + 1;
-        }
-        push(start..half.end, gang.is_none() || launches(start..half.end) >= WORTH);
-    }
-    out
+    exec: Exec,
 }
 
 /// What a run has that the capture's last one had not; nothing by default.
@@ -135,8 +111,12 @@ fn fixed(plan: &Plan, steps: &Steps) -> (Vec<bool>, bool) {
                 out[*from as usize] = true;
                 out[*to as usize] = true;
             }
-            // Collectives are never captured.
             Ready::Nothing | Ready::Kernels { .. } | Ready::Data { .. } | Ready::Check { .. } => {}
+        }
+        if let Work::Collective(c) = &plan.steps[i].work {
+            plan.steps[i].reads(|s| out[s as usize] = true);
+            plan.steps[i].writes(|s| out[s as usize] = true);
+            slotted |= c.xs.iter().any(|x| !x.map.slots.is_empty());
         }
     }
     (out, slotted)
@@ -159,12 +139,19 @@ pub fn seconds(plan: &Plan, first: usize) -> f64 {
     bytes as f64 / 3e12 + flops as f64 / 500e12
 }
 
+/// A size a little larger, so that plans of many sizes have memory of a few; large ones get what they ask for.
+fn roomy(bytes: usize) -> usize {
+    match bytes {
+        0..=0x1000_0000 => bytes.next_multiple_of((bytes.next_power_of_two() / 16).max(GRAIN)),
+        _ => bytes,
+    }
+}
+
 /// What is to be done once some steps are queued, given the addresses as those see them.
 pub struct Midway<'a> {
     /// How many steps.
     pub after: usize,
-    /// Decides whether the rest follows.
-    pub act: &'a dyn Fn(&[u64]) -> Result<(), PlanError>,
+    pub act: &'a dyn Fn(&[u64]),
 }
 
 /// What became of a launch.
@@ -174,8 +161,20 @@ pub enum Launched {
     Nothing,
     /// The device took the first piece and refused the second.
     Torn(Error),
-    /// The first piece has run, and the second is not to.
-    Stopped(PlanError),
+}
+
+/// A plan that is to run as a graph, and where.
+pub struct What<'a> {
+    pub id: u64,
+    pub alive: &'a Arc<()>,
+    pub plan: &'a Plan,
+    pub shape: &'a Shape,
+    pub steps: &'a Arc<Steps>,
+    pub lane: &'a Arc<Lane>,
+}
+
+fn gone() -> Error {
+    Error::Runtime("cuda: a capture is gone that was to be launched".into())
 }
 
 /// What decides how a storage may be treated.
@@ -198,8 +197,10 @@ impl Shape {
             _ => false,
         };
         // Where launches do long work the host is ahead of the device anyway, and a capture gains nothing.
-        let long = seconds(plan, 0) > LONG * steps.launches as f64;
-        let graphable = !steps.list.iter().any(over_input) && steps.launches >= 3 && !long;
+        let calls = plan.steps.iter().filter(|step| matches!(step.work, Work::Collective(_))).count();
+        let launches = steps.launches + calls;
+        let long = seconds(plan, 0) > LONG * launches as f64;
+        let graphable = !steps.list.iter().any(over_input) && launches >= 3 && !long;
         Shape { fixed, slotted, graphable }
     }
 
@@ -214,45 +215,88 @@ impl Graphs {
         self.list.get(&plan).and_then(|g| g.arena.clone())
     }
 
-    /// An arena for a new graph: one that is there and not much too large, or a new one.
+    /// An arena for a new graph: one that is there and not much too large, or a new one. Graphs on smaller ones, of which
+    /// only one runs at a time, go, and come back on the new one.
     pub fn new_arena(&mut self, lane: &Arc<Lane>, bytes: usize) -> Result<Option<Arc<Block>>> {
         if bytes == 0 {
             return Ok(None);
         }
-        let fits = |b: &&Arc<Block>| b.bytes() >= bytes && (b.bytes() <= 4 * bytes || b.bytes() < 64 << 20);
-        if let Some(block) = self.arenas.iter().filter(fits).min_by_key(|b| b.bytes()) {
+        let serves = |has: usize, bytes: usize| has >= bytes && (has <= 4 * bytes || has < 64 << 20);
+        let known = self.arenas.iter().filter(|b| serves(b.bytes(), bytes));
+        if let Some(block) = known.min_by_key(|b| b.bytes()) {
             return Ok(Some(block.clone()));
         }
+        let size = roomy(bytes);
+        self.list.retain(|_, graph| !graph.arena.as_ref().is_some_and(|a| serves(size, a.bytes())));
         // Those that nobody else has make room.
         self.arenas.retain(|block| Arc::strong_count(block) > 1);
-        let block = Arc::new(lane.take(Owner::GraphArena, bytes)?);
+        let block = Arc::new(lane.take(Owner::GraphArena, size)?);
         self.arenas.push(block.clone());
         Ok(Some(block))
     }
 
     /// Launches a plan's graph, made or changed as needed. On an error nothing has been launched.
-    #[allow(clippy::too_many_arguments)]
     pub fn launch(
         &mut self,
-        id: u64,
-        alive: &Arc<()>,
-        plan: &Plan,
-        shape: &Shape,
-        steps: &Arc<Steps>,
+        what: &What,
         arena: Option<Arc<Block>>,
         run: &Bound,
         midway: Option<&Midway>,
-        lane: &Arc<Lane>,
     ) -> Result<Launched> {
-        self.clock += 1;
-        if !self.list.contains_key(&id) {
-            self.make_room();
-            let graph = Graph::new(alive, plan, steps, arena, lane)?;
-            self.list.insert(id, graph);
+        self.of(what, arena)?.launch(what, run, midway)
+    }
+
+    /// For a rank of a gang: the numbers of captures that fit a run, made to fit it; none if graphs do not suit the plan.
+    pub fn offer(
+        &mut self,
+        what: &What,
+        arena: Option<Arc<Block>>,
+        run: &Bound,
+        comms: &Comms,
+    ) -> Result<Option<[u32; CAPTURES]>> {
+        self.of(what, arena)?.offer(what, run, comms)
+    }
+
+    /// Captures a gang's plan under a number that all ranks know; nothing is launched.
+    pub fn capture(&mut self, what: &What, run: &Bound, number: u32, comms: &Comms) -> Result<()> {
+        let Some(graph) = self.list.get_mut(&what.id) else { return Err(gone()) };
+        graph.capture(what, run, Some((number, comms.clone()))).map(drop)
+    }
+
+    /// Launches a capture of a gang's plan by its number.
+    pub fn replay(&mut self, what: &What, run: &Bound, number: u32) -> Result<Launched> {
+        let Some(graph) = self.list.get_mut(&what.id) else { return Err(gone()) };
+        match graph.turns.iter().position(|turn| turn.number() == number) {
+            Some(at) => graph.go(at, &Changed::default(), what, run, None),
+            None => Err(gone()),
         }
-        let Some(graph) = self.list.get_mut(&id) else { return Ok(Launched::Nothing) };
+    }
+
+    /// Drops a capture that not all ranks could make.
+    pub fn drop_capture(&mut self, id: u64, number: u32) {
+        if let Some(graph) = self.list.get_mut(&id) {
+            graph.turns.retain(|turn| turn.number() != number);
+        }
+    }
+
+    /// Drops captures with calls of groups that were cut off: NCCL keeps such a group until no graph has a call of it.
+    pub fn forget(&mut self, comms: &Comms) {
+        for graph in self.list.values_mut() {
+            graph.turns.retain(|turn| turn.together.as_ref().is_none_or(|(_, of)| !of.are(comms)));
+        }
+    }
+
+    /// The graph of a plan, perhaps without captures yet.
+    fn of(&mut self, what: &What, arena: Option<Arc<Block>>) -> Result<&mut Graph> {
+        self.clock += 1;
+        if !self.list.contains_key(&what.id) {
+            self.make_room();
+            let graph = Graph::new(what, arena)?;
+            self.list.insert(what.id, graph);
+        }
+        let graph = self.list.get_mut(&what.id).ok_or_else(gone)?;
         graph.used = self.clock;
-        graph.launch(plan, shape, run, midway, lane)
+        Ok(graph)
     }
 
     /// Forgets graphs whose plans are gone, and those unused longest.
@@ -299,19 +343,13 @@ impl Own {
 }
 
 impl Graph {
-    fn new(
-        alive: &Arc<()>,
-        plan: &Plan,
-        steps: &Arc<Steps>,
-        arena: Option<Arc<Block>>,
-        lane: &Arc<Lane>,
-    ) -> Result<Graph> {
-        let mut own = Own::new(plan, steps);
-        own.allocate(lane, plan)?;
+    fn new(what: &What, arena: Option<Arc<Block>>) -> Result<Graph> {
+        let mut own = Own::new(what.plan, what.steps);
+        own.allocate(what.lane, what.plan)?;
         Ok(Graph {
-            alive: Arc::downgrade(alive),
+            alive: Arc::downgrade(what.alive),
             used: 0,
-            steps: steps.clone(),
+            steps: what.steps.clone(),
             arena,
             own,
             split: None,
@@ -321,16 +359,13 @@ impl Graph {
         })
     }
 
-    fn launch(
-        &mut self,
-        plan: &Plan,
-        shape: &Shape,
-        run: &Bound,
-        midway: Option<&Midway>,
-        lane: &Arc<Lane>,
-    ) -> Result<Launched> {
-        // Captured again and again, it costs more than it saves.
-        if self.captures > 16 + self.launches / 8 {
+    /// True if it is captured again and again, which costs more than it saves.
+    fn tires(&self) -> bool {
+        self.captures > 16 + self.launches / 8
+    }
+
+    fn launch(&mut self, what: &What, run: &Bound, midway: Option<&Midway>) -> Result<Launched> {
+        if self.tires() {
             return Ok(Launched::Nothing);
         }
         if let (Some(midway), None) = (midway, self.split) {
@@ -338,62 +373,99 @@ impl Graph {
             self.split = Some(midway.after);
             self.turns.clear();
         }
-        self.launches += 1;
-        let mut addresses = self.inside(run.addresses);
-        let fits = self.turns.iter().position(|turn| turn.fits(shape, &addresses, run));
-        let mut changed = Changed::default();
-        let at = match fits {
+        let addresses = self.inside(run.addresses);
+        match self.turns.iter().position(|turn| turn.fits(what.shape, &addresses, run)) {
             Some(at) => {
-                changed = self.turns[at].adopt(&addresses, run);
-                at
+                let changed = self.turns[at].adopt(&addresses, run);
+                self.go(at, &changed, what, run, midway)
             }
             None => {
-                if self.turns.len() == TURNS && self.settle(plan, shape, &addresses) {
-                    // The old memory goes back in order, behind what still uses it.
-                    self.own.allocate(lane, plan)?;
-                    addresses = self.inside(run.addresses);
-                    self.turns.clear();
-                }
-                if self.turns.len() == TURNS {
-                    self.turns.sort_by_key(|turn| std::cmp::Reverse(turn.used));
-                    self.turns.pop();
-                }
-                self.captures += 1;
-                let bound = Bound { addresses: &addresses, ..*run };
-                let capture = |(steps, captured): (Range<usize>, bool)| {
-                    let exec = match captured {
-                        true => Some(Exec::capture(&self.steps, steps.clone(), &bound, lane)?),
-                        false => None,
-                    };
-                    Ok(Piece { steps, exec })
-                };
-                let pieces = pieces(&self.steps, self.split.unwrap_or(0), run.gang).into_iter();
-                let pieces = pieces.map(capture).collect::<Result<_>>()?;
-                let (scratch, workspace) = (run.scratch, run.workspace);
-                let slots = run.slots.to_vec();
-                self.turns.push(Turn { pieces, used: 0, addresses, slots, scratch, workspace });
-                self.turns.len() - 1
+                let at = self.capture(what, run, None)?;
+                self.go(at, &Changed::default(), what, run, midway)
             }
+        }
+    }
+
+    /// What this rank of a gang could launch. A capture that is offered has its arguments, so that nothing is left that
+    /// could be refused.
+    fn offer(&mut self, what: &What, run: &Bound, comms: &Comms) -> Result<Option<[u32; CAPTURES]>> {
+        // Groups that were made anew know nothing of earlier captures.
+        self.turns.retain(|turn| turn.together.as_ref().is_some_and(|(_, of)| of.are(comms)));
+        if self.tires() {
+            return Ok(None);
+        }
+        let addresses = self.inside(run.addresses);
+        let mut fits = [0; CAPTURES];
+        let mut free = fits.iter_mut();
+        for at in (0..self.turns.len()).rev() {
+            let turn = &mut self.turns[at];
+            if !turn.fits(what.shape, &addresses, run) {
+                continue;
+            }
+            let changed = turn.adopt(&addresses, run);
+            let set = |piece: &Piece| turn.update(&piece.exec, &changed, &self.steps, run);
+            match turn.pieces.iter().try_for_each(set) {
+                Ok(()) => free.next().into_iter().for_each(|place| *place = turn.number()),
+                // Some launches may have other arguments than it says.
+                Err(_) => drop(self.turns.remove(at)),
+            }
+        }
+        Ok(Some(fits))
+    }
+
+    /// Captures the plan as a run has it; gives the place of the capture.
+    fn capture(&mut self, what: &What, run: &Bound, together: Option<(u32, Comms)>) -> Result<usize> {
+        let mut addresses = self.inside(run.addresses);
+        if self.turns.len() == TURNS && self.settle(what.plan, what.shape, &addresses) {
+            // The old memory goes back in order, behind what still uses it.
+            self.own.allocate(what.lane, what.plan)?;
+            addresses = self.inside(run.addresses);
+            self.turns.clear();
+        }
+        if self.turns.len() == TURNS {
+            self.turns.sort_by_key(|turn| std::cmp::Reverse(turn.used));
+            self.turns.pop();
+        }
+        self.captures += 1;
+        let bound = Bound { addresses: &addresses, ..*run };
+        let (split, count) = (self.split.unwrap_or(0), self.steps.list.len());
+        let capture = |steps: Range<usize>| {
+            let exec = Exec::capture(&self.steps, steps.clone(), &bound, what.lane)?;
+            Ok(Piece { steps, exec })
         };
+        let pieces = [0..split, split..count].into_iter().filter(|piece| !piece.is_empty());
+        let pieces = pieces.map(capture).collect::<Result<_>>()?;
+        let (scratch, workspace) = (run.scratch, run.workspace);
+        let (slots, used) = (run.slots.to_vec(), self.launches);
+        self.turns.push(Turn { pieces, used, addresses, slots, scratch, workspace, together });
+        Ok(self.turns.len() - 1)
+    }
+
+    /// Launches a capture that fits but for what has `changed`.
+    fn go(
+        &mut self,
+        at: usize,
+        changed: &Changed,
+        what: &What,
+        run: &Bound,
+        mut midway: Option<&Midway>,
+    ) -> Result<Launched> {
+        let (plan, lane) = (what.plan, what.lane);
+        self.launches += 1;
         self.bring(plan, run, lane)?;
         self.turns[at].used = self.launches;
-        let mut midway = midway;
         for piece in 0..self.turns[at].pieces.len() {
             let turn = &self.turns[at];
+            let Piece { steps, exec } = &turn.pieces[piece];
             // The second piece is made ready while the device is at the first.
-            match turn.launch(piece, &changed, &self.steps, run, lane) {
-                Ok(()) => {}
-                Err(error) => {
-                    // Some launches may have other arguments than it says.
-                    self.turns.remove(at);
-                    return if piece > 0 { Ok(Launched::Torn(error)) } else { Err(error) };
-                }
+            let set = turn.update(exec, changed, &self.steps, run);
+            if let Err(error) = set.and_then(|()| exec.launch(&lane.stream)) {
+                // Some launches may have other arguments than it says.
+                self.turns.remove(at);
+                return if piece > 0 { Ok(Launched::Torn(error)) } else { Err(error) };
             }
-            let done = turn.pieces[piece].steps.end;
-            if let Some(midway) = midway.take_if(|midway| midway.after <= done)
-                && let Err(error) = (midway.act)(&turn.addresses)
-            {
-                return Ok(Launched::Stopped(error));
+            if let Some(midway) = midway.take_if(|midway| midway.after <= steps.end) {
+                (midway.act)(&turn.addresses);
             }
         }
         Ok(self.take_away(plan, run, lane).map_or_else(Launched::Torn, |()| Launched::All))
@@ -489,22 +561,9 @@ impl Turn {
         Changed { moved, slots }
     }
 
-    /// Puts a piece on the lane's stream.
-    fn launch(&self, piece: usize, changed: &Changed, steps: &Steps, run: &Bound, lane: &Lane) -> Result<()> {
-        let Piece { steps: which, exec } = &self.pieces[piece];
-        if let Some(exec) = exec {
-            self.update(exec, changed, steps, run)?;
-            return exec.launch(&lane.stream);
-        }
-        let run = Bound { addresses: &self.addresses, ..*run };
-        for i in which.clone() {
-            // Small data was brought before, and checks are known to be right.
-            if !matches!(steps.list[i], Ready::Data { .. } | Ready::Check { .. }) {
-                steps.enqueue(i, &run, lane)?;
-            }
-            run.gang.map_or(Ok(()), |gang| gang.step(i, &run, lane))?;
-        }
-        Ok(())
+    /// The number by which all ranks of a gang know it; 0 outside gangs.
+    fn number(&self) -> u32 {
+        self.together.as_ref().map_or(0, |(number, _)| *number)
     }
 
     /// Gives the launches of a piece their new arguments.

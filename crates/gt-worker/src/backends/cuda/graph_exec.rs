@@ -123,6 +123,8 @@ fn put(steps: &Steps, which: Range<usize>, run: &Bound, lane: &Lane, nodes: &mut
             // Brought before; known to be right.
             Ready::Nothing | Ready::Data { .. } | Ready::Check { .. } => {}
         }
+        // All ranks capture it, or none does.
+        run.gang.map_or(Ok(()), |gang| gang.step(i, run, lane))?;
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use super::libs::{self, Library};
 use gt_ir::{DType, Error, ReduceKind, Result, bail};
 use gt_sync::Mutex;
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// What rank 0 makes, for all ranks to find each other by.
@@ -166,9 +167,13 @@ pub enum Call<A> {
 /// One rank's end of a group of GPUs.
 pub struct Comm {
     handle: Mutex<Option<Raw>>,
+    /// Why it was cut off, told before it is.
+    why: OnceLock<Error>,
     device: Arc<Device>,
     /// Plans that have run with it: what they need between ranks is there.
     met: Mutex<Vec<u64>>,
+    /// Captures that its ranks have made together.
+    captures: AtomicU32,
 }
 
 struct Raw(Handle);
@@ -185,19 +190,47 @@ impl Comm {
         // SAFETY: the id is NCCL's own, and this device's context is current.
         let done = unsafe { (api.comm_init_rank)(&mut handle, size as c_int, id, rank as c_int) };
         api.check("init", done)?;
-        Ok(Comm { handle: Mutex::new(Some(Raw(handle))), device: device.clone(), met: Mutex::default() })
+        Ok(Comm {
+            handle: Mutex::new(Some(Raw(handle))),
+            why: OnceLock::new(),
+            device: device.clone(),
+            met: Mutex::default(),
+            captures: AtomicU32::new(0),
+        })
     }
 
     fn raw(&self) -> Result<Handle> {
         match &*self.handle.lock() {
             Some(raw) => Ok(raw.0),
-            None => bail!(Runtime, "nccl: the group was cut off"),
+            None => Err(self.reason()),
         }
+    }
+
+    /// Why the group is of no use any more.
+    fn reason(&self) -> Error {
+        let unknown = || Error::Runtime("nccl: the group was cut off".into());
+        self.why.get().cloned().unwrap_or_else(unknown)
+    }
+
+    /// Why it was cut off, if it was. What it did on the device before that has all its values.
+    pub fn broken(&self) -> Option<Error> {
+        self.handle.lock().is_none().then(|| self.reason())
+    }
+
+    /// The number of a capture that all ranks make now: the same on all of them.
+    pub fn next_capture(&self) -> u32 {
+        self.captures.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Cuts this rank off because of an error.
+    pub fn cut_for(&self, error: &Error) {
+        let _ = self.why.set(error.clone());
+        self.cut();
     }
 
     /// Cuts this rank off, for good: whatever waits for others on the host or on the device ends soon. NCCL takes its time
     /// for that, so it is left to a thread.
-    pub fn cut(&self) {
+    fn cut(&self) {
         let Some(raw) = self.handle.lock().take() else { return };
         let device = self.device.clone();
         let abort = move || {
@@ -216,9 +249,11 @@ impl Comm {
 
     /// What went wrong between the ranks, if anything did.
     pub fn error(&self) -> Option<Error> {
-        let (api, handle) = (api().ok()?, self.raw().ok()?);
+        let api = api().ok()?;
+        let held = self.handle.lock();
+        let handle = held.as_ref()?.0;
         let mut state = 0;
-        // SAFETY: the handle lives.
+        // SAFETY: the handle lives: whoever cuts it off takes it away first.
         let asked = unsafe { (api.get_async_error)(handle, &mut state) };
         api.check("group", asked).and_then(|()| api.check("group", state)).err()
     }

@@ -4,7 +4,7 @@ use super::account::Owner;
 use super::checks;
 use super::cuda_memory;
 use super::gang;
-use super::graph::{Launched, Midway, Shape, seconds};
+use super::graph::{Launched, Midway, Shape, What, seconds};
 use super::lane::Lane;
 use super::memory::{Block, CudaMemory};
 use super::ranges::{Range, Ranges, Verdict, judge};
@@ -258,10 +258,7 @@ impl Inner {
         let count = self.plan.steps.len();
         let checked = open.last().map_or(0, |last| last + 1);
         let due = early.map_or_else(Due::default, |early| self.due(early, checked));
-        let act = |addresses: &[u64]| {
-            self.give(early, &due, addresses, &lane);
-            Ok(())
-        };
+        let act = |addresses: &[u64]| self.give(early, &due, addresses, &lane);
         let midway = (due.after > 0).then_some(Midway { after: due.after, act: &act });
         let mut bind;
         let run = |addresses| Bound {
@@ -283,17 +280,8 @@ impl Inner {
                 let at = arena.as_ref().map_or(0, |a| a.address());
                 bind = self.bind(inputs, &lane, Some(at)).map_err(wrong)?;
                 let bound = run(&bind.addresses);
-                let done = kept.graphs.launch(
-                    self.id,
-                    &self.alive,
-                    &self.plan,
-                    &made.shape,
-                    &steps,
-                    arena,
-                    &bound,
-                    midway.as_ref(),
-                    &lane,
-                );
+                let what = self.what(made, &lane);
+                let done = kept.graphs.launch(&what, arena, &bound, midway.as_ref());
                 drop(kept);
                 // Nothing has been queued where it did not work out.
                 if !self.heard(done)? {
@@ -313,7 +301,7 @@ impl Inner {
                 }
                 if let Some(midway) = &midway {
                     self.queue(&steps, checked..midway.after, &passed, &bound, &lane)?;
-                    act(&bind.addresses)?;
+                    act(&bind.addresses);
                 }
                 let first = midway.map_or(checked, |midway| midway.after);
                 self.queue(&steps, first..count, &passed, &bound, &lane)?;
@@ -359,6 +347,12 @@ impl Inner {
         }
     }
 
+    /// The plan as graphs know it.
+    pub(super) fn what<'a>(&'a self, made: &'a Made, lane: &'a Arc<Lane>) -> What<'a> {
+        let Inner { id, alive, plan, .. } = self;
+        What { id: *id, alive, plan, shape: &made.shape, steps: &made.steps, lane }
+    }
+
     /// True if the plan is to run as a graph: its own kernels have run before.
     pub(super) fn graphs(&self, made: &Made) -> bool {
         let before = self.runs.fetch_add(1, Ordering::Relaxed);
@@ -372,14 +366,20 @@ impl Inner {
             Ok(Launched::All) => Ok(true),
             Ok(Launched::Nothing) => Ok(false),
             Ok(Launched::Torn(error)) => Err(PlanError { instr: None, error }),
-            Ok(Launched::Stopped(error)) => Err(error),
             Err(error) if super::broken().is_some() => Err(PlanError { instr: None, error }),
             Err(error) => {
-                eprintln!("gt worker: a plan runs without a graph: {error}");
-                self.refused.store(true, Ordering::Relaxed);
+                self.refuse(Some(&error));
                 Ok(false)
             }
         }
+    }
+
+    /// The plan runs without a graph from now on, here or on another rank because of an error.
+    pub(super) fn refuse(&self, error: Option<&Error>) {
+        if let Some(error) = error {
+            eprintln!("gt worker: a plan runs without a graph: {error}");
+        }
+        self.refused.store(true, Ordering::Relaxed);
     }
 
     /// Waits for the checks and reports the first that failed.

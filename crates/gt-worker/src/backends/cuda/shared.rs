@@ -3,6 +3,7 @@
 use super::account::Account;
 use super::cudnn::{Cudnn, Wish};
 use super::device::Device;
+use super::gang_aloft::Order;
 use super::ipc::Neighbourhood;
 use super::kernels::Kernels;
 use super::lane::Lanes;
@@ -28,6 +29,8 @@ pub struct Shared {
     pub cudnn: Cudnn,
     /// Other processes of this host.
     pub around: Arc<Neighbourhood>,
+    /// Programs that run together with other GPUs follow each other.
+    pub gangs: Order,
     /// Plans that come back run as graphs (`GT_CUDA_GRAPHS=0` turns that off).
     pub graphs: bool,
     aside: Mutex<Option<Sender<Job>>>,
@@ -45,6 +48,7 @@ impl Shared {
             blas,
             cudnn,
             around: Arc::default(),
+            gangs: Order::default(),
             graphs,
             device,
             account,
