@@ -176,47 +176,6 @@ fn a_step_of_training_becomes_a_graph_whatever_its_addresses() {
 }
 
 #[test]
-fn graphs_of_growing_plans_share_the_memory_of_the_largest() {
-    let count = fake();
-    let backend = open();
-    backend.turn(71);
-    let plan = |n: usize| {
-        let program = format!(
-            "in TENSOR[0] f32[{n}]
-            TENSOR[1] := CUMSUM{{dim=0}} TENSOR[0]
-            TENSOR[2] := CUMSUM{{dim=0}} TENSOR[1]
-            TENSOR[3] := CUMSUM{{dim=0}} TENSOR[2]
-            TENSOR[4] := CUMSUM{{dim=0}} TENSOR[3]
-            TENSOR[5] := SUM{{dims=[0],keepdim=false}} TENSOR[4]
-            out TENSOR[5]"
-        );
-        let structure = Arc::new(text::parse_structure(&program).unwrap());
-        let x = vec![upload(&backend, &bytes(4 * n, n))];
-        (backend.compile(&structure, &structure.check().unwrap(), Effort::Full).unwrap(), x)
-    };
-    let mut plans: Vec<_> = [1 << 16, 1 << 17, 1 << 18].map(plan).into();
-    let before = backend.memory_in_use().0;
-    let mut held = Vec::new();
-    for (plan, x) in &mut plans {
-        for _ in 0..4 {
-            drop(plan.run(x, &[]).unwrap());
-        }
-        held.push(backend.memory_in_use().0 - before);
-    }
-    // Scratch memory is among it; the arenas of all three would be almost twice that of the last.
-    assert!(held[2] - held[0] > 1 << 20 && held[2] < 2 * (4 << 18) + (3 << 19), "{held:?}");
-    // The smaller ones come back on the memory of the largest.
-    let launches = count(Count::Launches);
-    for (plan, x) in &mut plans {
-        for _ in 0..4 {
-            drop(plan.run(x, &[]).unwrap());
-        }
-    }
-    assert_eq!(count(Count::Launches) - launches, 12);
-    assert_eq!(backend.memory_in_use().0 - before, held[2]);
-}
-
-#[test]
 fn steps_are_timed_now_where_somebody_watches_and_later_where_nobody_does() {
     let backend = open();
     backend.turn(80);

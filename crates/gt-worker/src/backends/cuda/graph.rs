@@ -139,14 +139,6 @@ pub fn seconds(plan: &Plan, first: usize) -> f64 {
     bytes as f64 / 3e12 + flops as f64 / 500e12
 }
 
-/// A size a little larger, so that plans of many sizes have memory of a few; large ones get what they ask for.
-fn roomy(bytes: usize) -> usize {
-    match bytes {
-        0..=0x1000_0000 => bytes.next_multiple_of((bytes.next_power_of_two() / 16).max(GRAIN)),
-        _ => bytes,
-    }
-}
-
 /// What is to be done once some steps are queued, given the addresses as those see them.
 pub struct Midway<'a> {
     /// How many steps.
@@ -215,22 +207,18 @@ impl Graphs {
         self.list.get(&plan).and_then(|g| g.arena.clone())
     }
 
-    /// An arena for a new graph: one that is there and not much too large, or a new one. Graphs on smaller ones, of which
-    /// only one runs at a time, go, and come back on the new one.
+    /// An arena for a new graph: one that is there and not much too large, or a new one.
     pub fn new_arena(&mut self, lane: &Arc<Lane>, bytes: usize) -> Result<Option<Arc<Block>>> {
         if bytes == 0 {
             return Ok(None);
         }
-        let serves = |has: usize, bytes: usize| has >= bytes && (has <= 4 * bytes || has < 64 << 20);
-        let known = self.arenas.iter().filter(|b| serves(b.bytes(), bytes));
-        if let Some(block) = known.min_by_key(|b| b.bytes()) {
+        let fits = |b: &&Arc<Block>| b.bytes() >= bytes && (b.bytes() <= 4 * bytes || b.bytes() < 64 << 20);
+        if let Some(block) = self.arenas.iter().filter(fits).min_by_key(|b| b.bytes()) {
             return Ok(Some(block.clone()));
         }
-        let size = roomy(bytes);
-        self.list.retain(|_, graph| !graph.arena.as_ref().is_some_and(|a| serves(size, a.bytes())));
         // Those that nobody else has make room.
         self.arenas.retain(|block| Arc::strong_count(block) > 1);
-        let block = Arc::new(lane.take(Owner::GraphArena, size)?);
+        let block = Arc::new(lane.take(Owner::GraphArena, bytes)?);
         self.arenas.push(block.clone());
         Ok(Some(block))
     }
