@@ -68,7 +68,12 @@ fn open(name: &str) -> Option<Library> {
     let name = CString::new(name).ok()?;
     // SAFETY: runs the initialisers of NVIDIA's libraries, which is what loading them means.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
-    (!handle.is_null()).then_some(Library(handle))
+    if handle.is_null() {
+        return None;
+    }
+    // At once: a process may end while the library is made ready for use.
+    super::leave::before_libraries();
+    Some(Library(handle))
 }
 
 /// Opens a library, by its path where the loader would not find it by name.
