@@ -175,6 +175,35 @@ fn a_step_of_training_becomes_a_graph_whatever_its_addresses() {
     assert!(kernels >= 20, "{kernels} kernels ran");
 }
 
+/// A batch that its client still holds is a result that a product reads, elsewhere each time.
+#[test]
+fn small_data_that_is_held_stays_what_it_is() {
+    let backend = open();
+    backend.turn(75);
+    let program = "
+        in TENSOR[0] f32[8, 8]
+        slot $0
+        TENSOR[1] := DATA{shape=[4, 8],dtype=f32} $0
+        TENSOR[2] := MATMUL{ta=false,tb=false} TENSOR[1] TENSOR[0]
+        TENSOR[3] := TANH TENSOR[2]
+        TENSOR[4] := MATMUL{ta=true,tb=false} TENSOR[1] TENSOR[3]
+        out TENSOR[1]
+        out TENSOR[4]";
+    let structure = Arc::new(text::parse_structure(program).unwrap());
+    let plan = backend.compile(&structure, &structure.check().unwrap(), Effort::Full).unwrap();
+    let weight = HostBytes::Owned(Arc::new(bytes(4 * 64, 1)));
+    let weight = backend.upload(&Ty::new(DType::F32, [8, 8]), weight).unwrap();
+    let mut held = Vec::new();
+    for step in 0..20 {
+        let data = bytes(4 * 32, step);
+        let outs = plan.run(&mut vec![weight.clone()], &[Slot::Data(data.clone().into())]).unwrap();
+        held.push((outs, data));
+    }
+    for (step, (outs, data)) in held.iter().enumerate() {
+        assert!(*backend.download(&outs[0]).unwrap() == *data, "step {step}");
+    }
+}
+
 #[test]
 fn steps_are_timed_now_where_somebody_watches_and_later_where_nobody_does() {
     let backend = open();

@@ -487,14 +487,16 @@ impl Graph {
     /// Brings small data and copied operands before the graph runs.
     fn bring(&self, plan: &Plan, run: &Bound, lane: &Lane) -> Result<()> {
         let mut packed = vec![0u8; self.own.data_bytes];
+        let inside = self.inside(run.addresses);
         for ready in &self.steps.list {
             let Ready::Data { slot, out, bytes } = ready else { continue };
             let Slot::Data(data) = &run.slots[*slot as usize] else { continue };
             let data = &data[..data.len().min(*bytes)];
             match self.own.data.iter().find(|(storage, _)| storage == out) {
                 Some((_, at)) => packed[*at..*at + data.len()].copy_from_slice(data),
-                // SAFETY: the storage has that many bytes, and the run keeps it.
-                None => unsafe { lane.send(&lane.stream, run.addresses[*out as usize], data)? },
+                // A result that is copied is data where the graph has it, and is taken away with the others.
+                // SAFETY: the storage has that many bytes, and the run or the graph keeps it.
+                None => unsafe { lane.send(&lane.stream, inside[*out as usize], data)? },
             }
         }
         if !packed.is_empty() {
