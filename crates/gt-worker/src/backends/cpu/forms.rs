@@ -1,6 +1,9 @@
 //! Kernels over rows that are known as a whole: norms and softmax, with what is fused to them. They are done by loops of
 //! their own, which give the bits of the ops one by one.
 
+// Elsewhere no form is found, and nothing of it is read.
+#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+
 use super::convert::Lane;
 use super::isa;
 use super::kernel::Tiles;

@@ -11,7 +11,7 @@ use gt_ir::real::Real;
 use std::arch::x86_64::{__m256, __m512, _MM_HINT_T0, _mm_prefetch};
 
 /// Rows are asked for at least this many elements ahead.
-const AHEAD: usize = 2048;
+const AHEAD: usize = 1024;
 
 /// Asks for the line at `from`.
 #[inline(always)]
