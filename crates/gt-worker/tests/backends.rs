@@ -290,6 +290,58 @@ fn row_programs() -> Vec<Vec<(Op, Vec<Arg>)>> {
     ]
 }
 
+/// A gradient of a norm's input as plans have it: inputs are two terms, a weight, what the norm gave, the factor of each row
+/// and what the gradient is added to.
+#[test]
+fn gradients_of_norms_have_the_bits_of_single_steps() {
+    let v = Arg::Value;
+    let num = |op, a, x: f64| (Op::Binary(op), vec![Arg::Value(a), Arg::Const(Scalar::Float(x))]);
+    let sum =
+        |a| (Op::Reduce { kind: ReduceKind::Sum, dims: [1].as_slice().into(), keepdim: true }, vec![v(a)]);
+    let bin = |op, a, b| (Op::Binary(op), vec![v(a), v(b)]);
+    let rms = vec![
+        bin(Binary::Add, 0, 1),
+        bin(Binary::Mul, 6, 2),
+        bin(Binary::Mul, 7, 3),
+        sum(8),
+        num(Binary::Div, 9, 96.0),
+        bin(Binary::Mul, 3, 10),
+        bin(Binary::Sub, 7, 11),
+        bin(Binary::Mul, 12, 4),
+        bin(Binary::Add, 5, 13),
+    ];
+    let layer = vec![
+        bin(Binary::Mul, 0, 2),
+        bin(Binary::Mul, 6, 3),
+        sum(7),
+        num(Binary::Div, 8, 96.0),
+        bin(Binary::Mul, 3, 9),
+        sum(6),
+        num(Binary::Div, 11, 96.0),
+        bin(Binary::Sub, 6, 12),
+        bin(Binary::Sub, 13, 10),
+        bin(Binary::Mul, 14, 4),
+    ];
+    let fused = CpuBackend::new(Some(2));
+    let unfused = CpuBackend::with_options(Some(1), CompileOptions { fuse: false, ..Default::default() });
+    let reference = open("reference", None).unwrap();
+    for (rows, width) in [(70, 32), (9, 128), (6, 100), (7, 777), (3, 2048), (4099, 1025)] {
+        for (program, dies) in [(&rms, false), (&rms, true), (&layer, false), (&layer, true)] {
+            let shapes =
+                [&[rows, width][..], &[rows, width], &[width], &[rows, width], &[rows, 1], &[rows, width]];
+            let inputs: Vec<HostTensor> = shapes.iter().map(|shape| ramp(DType::F32, shape)).collect();
+            let types: Vec<(Ty, bool)> = inputs.iter().map(|t| (t.ty.clone(), dies)).collect();
+            let s = structure(&types, program.clone(), vec![5 + program.len() as u32], 0);
+            let (a, b) = (run(&fused, &s, &inputs, &[]).unwrap(), run(&unfused, &s, &inputs, &[]).unwrap());
+            same_bits(rows as u64, "fused and unfused", &a, &b);
+            if rows * width < 10_000 {
+                let c = run(reference.as_ref(), &s, &inputs, &[]).unwrap();
+                close(&a[0], &c[0], 1e-4, 1e-4).unwrap();
+            }
+        }
+    }
+}
+
 /// What is looked at of a program of `row_programs`.
 fn row_outs(k: usize, len: usize) -> Vec<u32> {
     match k {

@@ -1,15 +1,20 @@
 //! Kernels over rows that are known as a whole: norms and softmax, with what is fused to them. They are done by loops of
 //! their own, which give the bits of the ops one by one.
 
+// Elsewhere no form is found, and nothing of it is read.
+#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+
 use super::convert::Lane;
 use super::isa;
 use super::kernel::Tiles;
 use super::lower::{Do, From, Lowered, Op};
 use gt_ir::{Binary, DType, ReduceKind, Unary};
+use smallvec::{SmallVec, smallvec};
 
 /// What a kernel is, as a whole.
 pub enum Form {
     Norm(Norm),
+    NormGrad(NormGrad),
     Softmax(Softmax),
 }
 
@@ -35,6 +40,24 @@ pub struct Norm {
     pub to_out: Option<u16>,
 }
 
+/// The gradient of a norm's input: with `g` for a sum times the weight, `(g - mean(g) - hat * mean(g * hat)) * rstd`, perhaps
+/// added to something.
+pub struct NormGrad {
+    /// The loads that are summed.
+    pub terms: SmallVec<[u16; 4]>,
+    pub weight: u16,
+    /// The op whose tile takes `g`.
+    pub product: u16,
+    /// What the norm gave before its weight, and the load its mean product is divided by.
+    pub hat: u16,
+    pub count: u16,
+    /// The mean is taken away; the load that it is divided by.
+    pub centred: Option<u16>,
+    pub rstd: u16,
+    pub plus: Option<u16>,
+    pub to: u16,
+}
+
 /// `exp(x - max) / sum`, or its logarithm.
 pub struct Softmax {
     pub x: u16,
@@ -47,6 +70,8 @@ pub struct Softmax {
 /// Rows of more blocks than one tree of sums takes, and those too short to gain, are left to others.
 const LONGEST: usize = super::fold::BLOCK * 64;
 const SHORTEST: usize = 32;
+/// Terms of a sum before the gradient of a norm.
+const MOST_TERMS: usize = 4;
 
 /// The form of a kernel, if it has one.
 pub fn find(kernel: &Lowered) -> Option<Form> {
@@ -58,7 +83,10 @@ pub fn find(kernel: &Lowered) -> Option<Form> {
     if !stores || !kernel.ops.iter().all(plain) {
         return None;
     }
-    norm(kernel).map(Form::Norm).or_else(|| softmax(kernel).map(Form::Softmax))
+    let norms = || norm(kernel).map(Form::Norm);
+    let grads = || norm_grad(kernel).map(Form::NormGrad);
+    let softmaxes = || softmax(kernel).map(Form::Softmax);
+    norms().or_else(grads).or_else(softmaxes)
 }
 
 /// Reads the ops of a kernel in order.
@@ -190,6 +218,47 @@ fn norm(kernel: &Lowered) -> Option<Norm> {
     ops.done().then_some(form)
 }
 
+fn norm_grad(kernel: &Lowered) -> Option<NormGrad> {
+    let mut ops = Reader { kernel, at: 0 };
+    let mut x = kernel.ops.first()?.args[0];
+    let mut terms: SmallVec<[u16; 4]> = smallvec![x];
+    while let Some((term, sum)) = ops.binary(Binary::Add, x) {
+        terms.push(term);
+        x = sum;
+    }
+    if terms.len() > MOST_TERMS || !terms.iter().all(|&reg| far(kernel, reg)) {
+        return None;
+    }
+    let (weight, g) = ops.either(Binary::Mul, x, |reg| cycle(kernel, reg))?;
+    let product = ops.at as u16 - 1;
+    let (hat, products) = ops.either(Binary::Mul, g, |reg| far(kernel, reg))?;
+    let total = ops.fold(ReduceKind::Sum, products)?;
+    let (count, mean) = ops.binary(Binary::Div, total)?;
+    let (_, along) = ops.either(Binary::Mul, hat, |reg| reg == mean)?;
+    let (mut centred, mut left) = (None, g);
+    if let Some(total) = ops.fold(ReduceKind::Sum, g) {
+        let (by, mean) = ops.binary(Binary::Div, total)?;
+        left = ops.binary(Binary::Sub, g).filter(|(less, _)| *less == mean)?.1;
+        centred = Some(by);
+    }
+    let (_, across) = ops.binary(Binary::Sub, left).filter(|(less, _)| *less == along)?;
+    let per_row = |reg: u16| {
+        let load = kernel.loads.get(reg as usize);
+        load.is_some_and(|l| {
+            l.row && l.linear && !l.splat && l.dtype == DType::F32 && matches!(l.from, From::Mem(_))
+        })
+    };
+    let (rstd, mut out) = ops.either(Binary::Mul, across, per_row)?;
+    let mut plus = None;
+    if let Some((other, sum)) = ops.either(Binary::Add, out, |reg| far(kernel, reg)) {
+        (plus, out) = (Some(other), sum);
+    }
+    let [store] = &kernel.stores[..] else { return None };
+    let numbers = number(kernel, count) && centred.is_none_or(|reg| number(kernel, reg));
+    let found = numbers && ops.done() && store.reg == out && !store.row;
+    found.then_some(NormGrad { terms, weight, product, hat, count, centred, rstd, plus, to: 0 })
+}
+
 fn softmax(kernel: &Lowered) -> Option<Softmax> {
     let mut ops = Reader { kernel, at: 0 };
     let x = kernel.ops.first()?.args[0];
@@ -210,7 +279,7 @@ fn softmax(kernel: &Lowered) -> Option<Softmax> {
         }
     };
     let [store] = &kernel.stores[..] else { return None };
-    let found = by == top && ops.done() && store.reg == out;
+    let found = by == top && ops.done() && store.reg == out && !store.row;
     found.then_some(Softmax { x, log: log.is_some(), exp: at, to: 0 })
 }
 
@@ -258,6 +327,26 @@ impl Tiles<'_, '_> {
                 // SAFETY: passed on from the caller; the form says what the addresses hold.
                 unsafe { job.run() }
             }
+            Form::NormGrad(grad) => {
+                let terms: SmallVec<[*const f32; MOST_TERMS]> = grad.terms.iter().map(|&x| load(x)).collect();
+                let rstd = self.bound.loads[grad.rstd as usize].wrapping_add(start / row * 4);
+                let job = NormGradRows {
+                    len: row,
+                    rows,
+                    ask: kernel.ahead,
+                    terms: &terms,
+                    weight: cycle(grad.weight),
+                    kept: tile(grad.product),
+                    hat: load(grad.hat),
+                    count: number(grad.count),
+                    centred: grad.centred.map(number),
+                    rstd: rstd as *const f32,
+                    plus: grad.plus.map(load),
+                    to: store(grad.to),
+                };
+                // SAFETY: as above.
+                unsafe { job.run() }
+            }
             Form::Softmax(softmax) => {
                 let (x, kept, to) = (load(softmax.x), tile(softmax.exp), store(softmax.to));
                 let job = SoftmaxRows { len: row, rows, ask: kernel.ahead, log: softmax.log, x, kept, to };
@@ -298,6 +387,24 @@ pub struct NormRows {
     pub out: Option<Dest>,
 }
 
+/// Rows of the gradient of a norm, with the addresses of the first of them.
+pub struct NormGradRows<'a> {
+    pub len: usize,
+    pub rows: usize,
+    pub ask: bool,
+    pub terms: &'a [*const f32],
+    pub weight: *const f32,
+    /// A row of the sum times the weight.
+    pub kept: *mut f32,
+    pub hat: *const f32,
+    pub count: f32,
+    pub centred: Option<f32>,
+    /// One for each row.
+    pub rstd: *const f32,
+    pub plus: Option<*const f32>,
+    pub to: Dest,
+}
+
 /// Rows to take the softmax of, with the addresses of the first of them.
 pub struct SoftmaxRows {
     pub len: usize,
@@ -321,6 +428,21 @@ impl NormRows {
             match isa::level() {
                 3 => x86::wide::norm(self),
                 _ => x86::narrow::norm(self),
+            }
+        }
+    }
+}
+
+impl NormGradRows<'_> {
+    /// # Safety
+    /// As for `NormRows`.
+    pub unsafe fn run(&self) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: passed on from the caller.
+        unsafe {
+            match isa::level() {
+                3 => x86::wide::norm_grad(self),
+                _ => x86::narrow::norm_grad(self),
             }
         }
     }

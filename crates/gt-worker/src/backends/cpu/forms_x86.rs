@@ -5,7 +5,7 @@
 use super::super::fold::{BLOCK, fold_short};
 use super::super::math::{self, Fast};
 use super::super::wide::Wide;
-use super::{Dest, NormRows, SoftmaxRows};
+use super::{Dest, NormGradRows, NormRows, SoftmaxRows};
 use gt_ir::ReduceKind;
 use gt_ir::real::Real;
 use std::arch::x86_64::{__m256, __m512, _MM_HINT_T0, _mm_prefetch};
@@ -303,6 +303,70 @@ unsafe fn finish<V: Wide, const A: usize, const CENTRED: bool, const ASK: bool>(
     }
 }
 
+/// The gradient of a norm's input, for the rows of a tile.
+#[inline(always)]
+unsafe fn norm_grad<V: Wide, const A: usize, const ASK: bool>(job: &NormGradRows) {
+    let len = job.len;
+    let far = AHEAD.next_multiple_of(len);
+    let (first, others) = (job.terms[0], &job.terms[1..]);
+    for r in 0..job.rows {
+        let at = r * len;
+        let (first, hat, kept) = (first.wrapping_add(at), job.hat.wrapping_add(at), job.kept);
+        let to = job.to.row(at);
+        // SAFETY: the caller's rows hold `len` elements each; whatever is written lies in them.
+        unsafe {
+            let total = sum!(V, A, len, |i, n| {
+                let mut v = load::<V>(first.add(i), n);
+                ask::<ASK>(first.wrapping_add(i + far));
+                ask::<ASK>(hat.wrapping_add(i + far));
+                for other in others {
+                    let other = other.wrapping_add(at + i);
+                    v = v.add(load(other, n));
+                    ask::<ASK>(other.wrapping_add(far));
+                }
+                let v = v.mul(load(job.weight.add(i), n));
+                save(v, kept.add(i), n);
+                v.mul(load(hat.add(i), n))
+            });
+            let along = V::all(total / job.count);
+            let mean = match job.centred {
+                Some(count) => sum!(V, A, len, |i, n| load::<V>(kept.add(i), n)) / count,
+                None => 0.0,
+            };
+            let (mean, rstd) = (V::all(mean), V::all(*job.rstd.add(r)));
+            macro_rules! last {
+                ($i:expr, $n:expr) => {{
+                    let mut v: V = load(kept.add($i), $n);
+                    if job.centred.is_some() {
+                        v = v.sub(mean);
+                    }
+                    v = v.sub(load::<V>(hat.add($i), $n).mul(along)).mul(rstd);
+                    if let Some(plus) = job.plus {
+                        let plus = plus.wrapping_add(at + $i);
+                        ask::<ASK>(plus.wrapping_add(far));
+                        v = load::<V>(plus, $n).add(v);
+                    }
+                    v
+                }};
+            }
+            groups!(
+                V,
+                A,
+                len,
+                to,
+                |i| {
+                    let mut v = [mean; A];
+                    for (k, v) in v.iter_mut().enumerate() {
+                        *v = last!(i + k * V::LANES, V::LANES);
+                    }
+                    to.put(i, &v);
+                },
+                |i, n| save(last!(i, n), to.at(i), n)
+            );
+        }
+    }
+}
+
 /// Softmax of the rows of a tile, or its logarithm.
 #[inline(always)]
 unsafe fn softmax<V: Wide, const A: usize, const LOG: bool, const ASK: bool>(job: &SoftmaxRows) {
@@ -371,6 +435,16 @@ macro_rules! unit {
                 }
             }
             #[target_feature(enable = $features)]
+            pub unsafe fn norm_grad(job: &NormGradRows) {
+                // SAFETY: passed on from the caller.
+                unsafe {
+                    match job.ask {
+                        true => super::norm_grad::<$V, $A, true>(job),
+                        false => super::norm_grad::<$V, $A, false>(job),
+                    }
+                }
+            }
+            #[target_feature(enable = $features)]
             pub unsafe fn softmax(job: &SoftmaxRows) {
                 // SAFETY: passed on from the caller.
                 unsafe {
@@ -413,7 +487,7 @@ mod tests {
             let (x, plus, weight, bias) = (some(1), some(2), some(3), some(4));
             let mut results: Vec<Vec<Vec<f32>>> = Vec::new();
             for wide in [true, false] {
-                let mut outs = vec![vec![0.0f32; n + off + 64]; 6];
+                let mut outs = vec![vec![0.0f32; n + off + 64]; 7];
                 let all: Vec<*mut f32> = outs.iter_mut().map(|o| o[off..].as_mut_ptr()).collect();
                 let dest = |k: usize, stream| Dest { to: all[k], stream };
                 let norm = NormRows {
@@ -444,13 +518,30 @@ mod tests {
                     kept: kept.as_mut_ptr(),
                     to: dest(4, len > 1000),
                 };
+                let mut product = vec![0.0; len];
+                let grad = NormGradRows {
+                    len,
+                    rows,
+                    ask: off == 0,
+                    terms: &[x[off..].as_ptr(), plus[off..].as_ptr()][..1 + off % 2],
+                    weight: weight.as_ptr(),
+                    kept: product.as_mut_ptr(),
+                    hat: bias[off..].as_ptr(),
+                    count: len as f32,
+                    centred: (off != 8).then_some(len as f32),
+                    rstd: plus.as_ptr(),
+                    plus: (off != 0).then_some(plus[off..].as_ptr()),
+                    to: dest(6, off < 9),
+                };
                 // SAFETY: the unit was detected; every address holds its rows.
                 unsafe {
                     if wide {
                         wide::norm(&norm);
+                        wide::norm_grad(&grad);
                         wide::softmax(&soft);
                     } else {
                         narrow::norm(&norm);
+                        narrow::norm_grad(&grad);
                         narrow::softmax(&soft);
                     }
                 }
