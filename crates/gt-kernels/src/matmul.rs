@@ -44,9 +44,13 @@ impl Origin {
         }
     }
 
-    /// True if slots decide where the matrix lies.
-    pub fn moves(&self) -> bool {
-        matches!(self, Origin::Storage { start, .. } if !start.slots.is_empty())
+    /// The slots that decide where the matrix lies.
+    pub fn slots(&self) -> impl Iterator<Item = u32> + '_ {
+        let slots = match self {
+            Origin::Storage { start, .. } => &start.slots[..],
+            Origin::Scratch(_) => &[],
+        };
+        slots.iter().map(|(slot, _)| *slot)
     }
 }
 

@@ -91,21 +91,21 @@ struct Own {
     staged: Vec<(u32, usize)>,
 }
 
-/// Which storages cannot be changed in a captured graph, with how many bytes; and whether slots can.
-fn fixed(plan: &Plan, steps: &Steps) -> (Vec<bool>, bool) {
+/// Which storages cannot be changed in a captured graph; and which slots cannot, since they say where such operands lie.
+fn fixed(plan: &Plan, steps: &Steps) -> (Vec<bool>, Vec<u32>) {
     let mut out = vec![false; plan.storages.len()];
-    let mut slotted = false;
+    let mut slots = Vec::new();
     for (i, ready) in steps.list.iter().enumerate() {
         match ready {
             Ready::Product { prepared, .. } => {
                 plan.steps[i].reads(|s| out[s as usize] = true);
                 plan.steps[i].writes(|s| out[s as usize] = true);
-                slotted |= prepared.moves();
+                slots.extend(prepared.slots());
             }
             Ready::Attend(attend) => {
                 plan.steps[i].reads(|s| out[s as usize] = true);
                 plan.steps[i].writes(|s| out[s as usize] = true);
-                slotted |= attend.moves();
+                slots.extend(attend.slots());
             }
             Ready::Copy { from, to, .. } => {
                 out[*from as usize] = true;
@@ -116,10 +116,12 @@ fn fixed(plan: &Plan, steps: &Steps) -> (Vec<bool>, bool) {
         if let Work::Collective(c) = &plan.steps[i].work {
             plan.steps[i].reads(|s| out[s as usize] = true);
             plan.steps[i].writes(|s| out[s as usize] = true);
-            slotted |= c.xs.iter().any(|x| !x.map.slots.is_empty());
+            slots.extend(c.xs.iter().flat_map(|x| &x.map.slots).map(|(slot, _)| *slot));
         }
     }
-    (out, slotted)
+    slots.sort_unstable();
+    slots.dedup();
+    (out, slots)
 }
 
 /// Seconds of a launch on average from which on a graph gains nothing.
@@ -172,15 +174,15 @@ fn gone() -> Error {
 /// What decides how a storage may be treated.
 pub struct Shape {
     fixed: Vec<bool>,
-    /// Slots move operands of cuBLASLt.
-    slotted: bool,
+    /// Slots that say where fixed operands lie.
+    slots: Vec<u32>,
     /// False if small data is written over an input.
     graphable: bool,
 }
 
 impl Shape {
     pub fn new(plan: &Plan, steps: &Steps) -> Shape {
-        let (fixed, slotted) = fixed(plan, steps);
+        let (fixed, slots) = fixed(plan, steps);
         let over_input = |ready: &Ready| match ready {
             Ready::Data { out, .. } => {
                 let storage = &plan.storages[*out as usize];
@@ -193,7 +195,7 @@ impl Shape {
         let launches = steps.launches + calls;
         let long = seconds(plan, 0) > LONG * launches as f64;
         let graphable = !steps.list.iter().any(over_input) && launches >= 3 && !long;
-        Shape { fixed, slotted, graphable }
+        Shape { fixed, slots, graphable }
     }
 
     pub fn graphable(&self) -> bool {
@@ -535,7 +537,7 @@ impl Turn {
         self.scratch == run.scratch
             && self.workspace == run.workspace
             && fixed.into_iter().all(|(fixed, (a, b))| !fixed || a == b)
-            && (!shape.slotted || self.slots == run.slots)
+            && shape.slots.iter().all(|&slot| self.slots.get(slot as usize) == run.slots.get(slot as usize))
     }
 
     /// Takes over the addresses and slots of a run; says what is other than before.

@@ -393,9 +393,9 @@ impl Prepared {
         &self.before
     }
 
-    /// True if slots decide where an operand lies. A captured graph keeps addresses, so it cannot follow them.
-    pub fn moves(&self) -> bool {
-        self.products.as_ref().is_some_and(Products::moves)
+    /// The slots that decide where operands of the library's call lie: those a captured graph cannot change.
+    pub fn slots(&self) -> Vec<u32> {
+        self.products.as_ref().map_or_else(Vec::new, Products::slots)
     }
 
     /// Puts the product on the stream, or into the graph being captured, after what `before` launched. `addresses` are

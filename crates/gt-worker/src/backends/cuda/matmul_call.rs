@@ -267,13 +267,14 @@ impl Products {
         Ok(Products { handle, form, found, scratch, desc, layouts })
     }
 
-    pub(super) fn moves(&self) -> bool {
+    /// The slots that decide where operands lie.
+    pub(super) fn slots(&self) -> Vec<u32> {
         let Form { a, b, bias, .. } = &self.form;
         let bias = match bias {
-            Bias::Columns(side) | Bias::Matrix(side) => side.origin.moves(),
-            Bias::None | Bias::InPlace => false,
+            Bias::Columns(side) | Bias::Matrix(side) => Some(&side.origin),
+            Bias::None | Bias::InPlace => None,
         };
-        bias || a.origin.moves() || b.origin.moves()
+        [&a.origin, &b.origin].into_iter().chain(bias).flat_map(|origin| origin.slots()).collect()
     }
 
     pub(super) fn enqueue(

@@ -225,11 +225,15 @@ impl Attend {
         if self.form.grad.is_some() { self.slices.per_row(&self.form) } else { 0 }
     }
 
-    /// True if slots decide where an operand lies, or the scale. A captured graph keeps those.
-    pub fn moves(&self) -> bool {
+    /// The slots that decide where operands lie, or the scale. A captured graph keeps those.
+    pub fn slots(&self) -> Vec<u32> {
         let Form { q, k, v, out, lse, grad, scale, .. } = &self.form;
         let sides = [q, k, v, out].into_iter().chain(grad.iter().flatten());
-        matches!(scale, Num::Slot(_)) || lse.moves() || sides.map(|side| &side.origin).any(|o| o.moves())
+        let mut slots: Vec<u32> = sides.flat_map(|side| side.origin.slots()).chain(lse.slots()).collect();
+        if let Num::Slot(slot) = scale {
+            slots.push(*slot);
+        }
+        slots
     }
 
     /// Calls of one run.
