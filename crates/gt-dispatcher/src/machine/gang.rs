@@ -493,6 +493,7 @@ impl Session {
             let starts = ranges().map(|r| r.start as u64).collect();
             let sizes = ranges().map(|r| r.len() as u64).collect();
             gather.waiting.push((worker, starts, sizes));
+            self.looked.insert(worker);
             part(parts, worker).fetches.push(Fetch { req: fetch.req, tensor: fetch.tensor });
         }
         if self.fetches.contains_key(&fetch.req) || self.gathers.insert(fetch.req, gather).is_some() {

@@ -140,10 +140,12 @@ impl Session {
         }
     }
 
-    /// Someone waits for programs: their workers are not to keep the word that they have finished for the next answer.
+    /// Someone waits for programs: their workers are not to keep the word that they have finished for the next answer, as
+    /// they may where values are looked at.
     fn hurry(&mut self, seq: u64, cx: &mut Cx) {
-        let workers: BTreeSet<WorkerId> =
-            self.pending.range(..=seq).flat_map(|(_, p)| p.workers.iter().copied()).collect();
+        let looked = |worker: &WorkerId| self.looked.contains(worker);
+        let waited = self.pending.range(..=seq).flat_map(|(_, p)| p.workers.iter().copied());
+        let workers: BTreeSet<WorkerId> = waited.filter(looked).collect();
         for worker in workers {
             self.send_part(worker, Batch::default(), cx);
         }

@@ -79,6 +79,9 @@ impl Session {
         }
         let map = if seq > ADDED { &mut self.added } else { &mut self.pending };
         let Some(mut done) = map.remove(&seq) else { return };
+        if self.pending.is_empty() {
+            self.looked.clear();
+        }
         match done.failure.take() {
             None => match &done.mesh {
                 Some(mesh) => self.drop_freed(cx, done.frees, mesh, &done.ran),

@@ -214,6 +214,8 @@ pub struct Session {
     pub(super) late: Vec<Value>,
     /// Messages that wait for `waits`.
     pub(super) deferred: VecDeque<ClientMsg>,
+    /// Workers that were asked for values since all programs had finished: they may keep the word that others have.
+    pub(super) looked: BTreeSet<WorkerId>,
     /// Uploads whose bytes are not at their worker yet, where that matters.
     pub(super) arriving: BTreeMap<TensorId, WorkerId>,
     pub(super) waits: Option<Wait>,
@@ -291,6 +293,7 @@ impl Session {
             last_added: ADDED,
             late: Vec::new(),
             deferred: VecDeque::new(),
+            looked: BTreeSet::new(),
             arriving: BTreeMap::new(),
             waits: None,
             moves: BTreeMap::new(),

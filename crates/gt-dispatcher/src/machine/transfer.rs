@@ -35,6 +35,7 @@ impl Session {
         if self.fetches.insert(fetch.req, asked).is_some() {
             bail!(Value, "fetch: request {} was made twice", fetch.req);
         }
+        self.looked.insert(worker);
         part(parts, worker).fetches.push(fetch);
         Ok(())
     }
