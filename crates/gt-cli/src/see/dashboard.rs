@@ -71,6 +71,7 @@ pub fn start(host: &str, port: u16, addr: &Addr, token: Option<String>) -> Resul
 
 /// Watches the server for as long as the process lives.
 fn watch(board: &Mutex<Board>, addr: &Addr, token: Option<String>) {
+    super::give_way();
     loop {
         match Observer::connect(addr, token.clone(), Detail::Counters, EVERY_MS) {
             Ok(observer) => {

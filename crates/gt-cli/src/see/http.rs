@@ -64,6 +64,7 @@ pub fn serve(host: &str, port: u16, answer: Answer) -> Result<u16> {
     let port = listener.local_addr().map_err(failed)?.port();
     let open = Arc::new(AtomicUsize::new(0));
     let accept = move || {
+        super::give_way();
         for stream in listener.incoming().flatten() {
             if open.fetch_add(1, Ordering::Relaxed) >= MAX_OPEN {
                 open.fetch_sub(1, Ordering::Relaxed);

@@ -157,6 +157,7 @@ fn next<T: Copy + PartialEq>(ids: &[T], now: Option<T>, step: isize) -> Option<T
 
 pub fn run(args: Args) -> Result<i32> {
     let (addr, token) = (args.at.addr()?, args.at.token()?);
+    super::give_way();
     let observer = Observer::connect(&addr, token.clone(), Detail::Counters, args.interval)?;
     let mut top = Top::new(addr.to_string());
     if args.once || !std::io::stdout().is_terminal() {

@@ -34,6 +34,7 @@ pub fn run(args: Args) -> Result<i32> {
     }
     let stop = crate::stop_on_signals()?;
     let detail = if args.no_kernels { Detail::Programs } else { Detail::Kernels };
+    super::give_way();
     let observer = Observer::connect(&args.at.addr()?, args.at.token()?, detail, 0)?;
     let path = args.dir.join(file_name());
     let mut file = create(&path)?;
