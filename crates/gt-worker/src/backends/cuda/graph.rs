@@ -406,7 +406,9 @@ impl Graph {
     /// Captures the plan as a run has it; gives the place of the capture.
     fn capture(&mut self, what: &What, run: &Bound, together: Option<(u32, Comms)>) -> Result<usize> {
         let mut addresses = self.inside(run.addresses);
-        if self.turns.len() == TURNS && self.settle(what.plan, what.shape, &addresses) {
+        // Where one rank's operands have moved all ranks capture anew, so a gang settles sooner.
+        let many = if together.is_some() { TURNS / 2 } else { TURNS };
+        if self.turns.len() >= many && self.settle(what.plan, what.shape, &addresses) {
             // The old memory goes back in order, behind what still uses it.
             self.own.allocate(what.lane, what.plan)?;
             addresses = self.inside(run.addresses);
@@ -479,7 +481,7 @@ impl Graph {
             // What is updated in place stays where it is, as a rule.
             let copied = storage.reuse.is_none() && !matches!(storage.place, Place::Arena(_));
             let known = self.own.staged.iter().any(|(t, _)| *t == s as u32);
-            if copied && !known && storage.bytes <= STAGED && elsewhere * 2 > TURNS {
+            if copied && !known && storage.bytes <= STAGED && elsewhere * 2 > self.turns.len() {
                 self.own.staged.push((s as u32, 0));
             }
         }
