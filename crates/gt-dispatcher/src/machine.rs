@@ -32,7 +32,7 @@ use mesh::Meshes;
 use observe::Observers;
 use pool::Pool;
 use stats::Asks;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -359,7 +359,10 @@ impl Machine {
         self.log.trouble(now, &lost.info.name, format!("lost: {reason}"));
         self.log.line(now, out, "DISCONNECT", &lost.whom, "Worker", 0, || reason.to_string());
         self.meshes.worker_lost(worker, &lost.info.name, reason, out);
-        for id in lost.sessions {
+        // Some may have their home there and nothing else yet.
+        let homeless = self.sessions.values().filter(|s| s.home == Some(worker)).map(|s| s.id);
+        let sessions: BTreeSet<SessionId> = lost.sessions.iter().copied().chain(homeless).collect();
+        for id in sessions {
             self.with_session(now, id, out, |session, cx| {
                 session.worker_lost(worker, &lost.info.name, reason, cx);
                 session.resume(cx)

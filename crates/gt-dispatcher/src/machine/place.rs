@@ -97,7 +97,9 @@ impl Session {
         let at = known.or(self.home);
         let mut seen = BTreeSet::new();
         let here = program.inputs.iter().zip(&program.structure.inputs).all(|(id, input)| {
-            let usable = |t: &Tensor| t.ty == input.ty && t.poison.is_none() && t.freed_by == 0;
+            // Of a tensor that is spread over a mesh a worker may have a piece only.
+            let usable =
+                |t: &Tensor| t.ty == input.ty && t.poison.is_none() && t.freed_by == 0 && t.spread.is_none();
             let there = |t: &Tensor| usable(t) && at.is_some_and(|worker| t.is_at(worker));
             !input.dies && seen.insert(*id) && self.tensors.get(id).is_some_and(there)
         });

@@ -2,6 +2,7 @@
 
 use super::rng::Rng;
 use super::worker::{BOOM, Numbers, run, to_bytes, to_numbers, worker_at};
+use gt_ir::signal::{Lay, Mark, MeshAxis, SignalSpec};
 use gt_ir::{
     Arg, Binary, DType, Error, Input, Instr, Op, Program, ReduceKind, Scalar, Shape, Slot, Structure,
     TensorId, Ty,
@@ -54,6 +55,8 @@ pub struct Client {
     rejected: BTreeSet<u64>,
     /// A program whose beginning is sent: it comes first in the next batch.
     begun: Option<Run>,
+    /// It has signals for meshes of two axes, so many of them.
+    pub grids: u32,
     /// Prefixes whose programs will never come.
     pub strays: BTreeSet<u64>,
     next_prefix: u64,
@@ -88,6 +91,7 @@ impl Client {
             malicious: false,
             rejected: BTreeSet::new(),
             begun: None,
+            grids: 0,
             strays: BTreeSet::new(),
             next_prefix: 1,
         }
@@ -283,11 +287,18 @@ impl Client {
         if rng.chance(30) {
             outs.push(last);
         }
+        let mut marks = Vec::new();
+        if self.grids > 0 && rng.chance(60) {
+            let signal = rng.below(self.grids as usize) as u32;
+            marks.push(Mark { value: k, signal, firm: false });
+            marks.extend(outs.first().map(|value| Mark { value: *value, signal, firm: rng.chance(50) }));
+        }
         let structure = Structure {
             inputs: dies.iter().map(|dies| Input { ty: ty.clone(), dies: *dies }).collect(),
             instrs,
             outs: outs.clone(),
             slots: 1,
+            marks,
             ..Default::default()
         };
         let mut frees: Vec<TensorId> =
@@ -473,6 +484,25 @@ fn first(program: &Program, len: usize) -> Program {
 
 fn run_if(may: bool, program: &Program, values: &[Numbers], n: usize) -> Option<Vec<Numbers>> {
     if may { run(program, values, n) } else { None }
+}
+
+/// Signals for meshes of two axes, on whatever workers there are.
+pub fn grids() -> Vec<SignalSpec> {
+    let grid = |sizes: [u32; 2], lays: [Lay; 2]| SignalSpec {
+        name: format!("{sizes:?}"),
+        axes: ["a", "b"]
+            .iter()
+            .zip(sizes)
+            .map(|(name, size)| MeshAxis { name: name.to_string(), size })
+            .collect(),
+        lays: lays.to_vec(),
+        ..SignalSpec::default()
+    };
+    vec![
+        grid([2, 0], [Lay::Split(0), Lay::Split(0)]),
+        grid([0, 2], [Lay::Split(0), Lay::Whole]),
+        grid([2, 2], [Lay::Whole, Lay::Free]),
+    ]
 }
 
 /// Begins to watch, or watches otherwise, or ends it.

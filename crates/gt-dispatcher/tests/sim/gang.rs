@@ -1,6 +1,7 @@
 //! Gangs in the simulated world: ranks meet in collectives, one at a time, and all succeed or fail.
 
 use super::worker::{BOOM, Numbers, to_bytes, to_numbers};
+use gt_ir::layout::place;
 use gt_ir::{Error, HostTensor, Slot, collective, reference};
 use gt_net::msg::{Failure, Run};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,9 +14,9 @@ pub struct Gangs(BTreeMap<u64, State>);
 
 #[derive(Default)]
 struct State {
-    /// What ranks have brought to each collective, and what came of those where all have.
+    /// What ranks have brought to each collective, and what came of it where all of a group have.
     brought: Vec<BTreeMap<usize, Held>>,
-    results: Vec<Vec<Held>>,
+    results: Vec<BTreeMap<usize, Held>>,
     failed: Option<Failure>,
     /// Ranks that have come to the end.
     agreed: BTreeSet<usize>,
@@ -30,6 +31,17 @@ pub enum Stand {
     Done(Result<Vec<Numbers>, Failure>),
 }
 
+/// The ranks that meet along an axis, in order, of which this is one.
+fn group(shape: &[usize], axis: usize, rank: usize) -> Vec<usize> {
+    let mine = place(shape, rank);
+    let meets = |other: &usize| {
+        let mut other = place(shape, *other);
+        other[axis] = mine[axis];
+        other == mine
+    };
+    (0..shape.iter().product()).filter(meets).collect()
+}
+
 impl Gangs {
     /// A rank has failed, and so all do that are not done.
     pub fn fail(&mut self, number: u64, failure: Failure) {
@@ -37,7 +49,8 @@ impl Gangs {
     }
 
     /// Lets a rank go on as far as it can.
-    pub fn go(&mut self, number: u64, rank: usize, n: usize, run: &Run, inputs: &[Numbers]) -> Stand {
+    pub fn go(&mut self, number: u64, rank: usize, shape: &[usize], run: &Run, inputs: &[Numbers]) -> Stand {
+        let n = shape.iter().product();
         let state = self.0.entry(number).or_default();
         let (program, seq) = (&run.program, run.seq);
         let boom = program.slots.contains(&Slot::Num(gt_ir::Scalar::Int(BOOM)));
@@ -62,15 +75,18 @@ impl Gangs {
             assert_eq!(c.number as usize, k, "collectives come in order");
             if state.brought.len() == k {
                 state.brought.push(BTreeMap::new());
+                state.results.push(BTreeMap::new());
             }
             let brought = xs.iter().map(|x| (*x).clone()).collect();
             moved |= state.brought[k].insert(rank, brought).is_none();
-            if state.results.len() == k && state.brought[k].len() == n {
-                let parts: Vec<Held> = state.brought[k].values().cloned().collect();
-                state.results.push(collective::eval_parts(&c.what, &parts)?);
+            let group = group(shape, c.axis as usize, rank);
+            let parts: Vec<Held> = group.iter().filter_map(|r| state.brought[k].get(r).cloned()).collect();
+            if parts.len() == group.len() && !state.results[k].contains_key(&rank) {
+                let results = collective::eval_parts(&c.what, &parts)?;
+                state.results[k].extend(group.into_iter().zip(results));
             }
-            match state.results.get(k) {
-                Some(results) => Ok(results[rank].clone()),
+            match state.results[k].get(&rank) {
+                Some(result) => Ok(result.clone()),
                 None => {
                     waits = true;
                     Err(Error::Runtime("waits".into()))

@@ -110,8 +110,8 @@ pub struct Worker {
     early: BTreeMap<(SessionId, TensorId), Numbers>,
     ended: BTreeSet<SessionId>,
     n: usize,
-    /// Its rank and the number of ranks in each mesh, or why that is no more.
-    meshes: BTreeMap<u64, Result<(usize, usize), Error>>,
+    /// Its rank and the shape of each mesh, or why that is no more.
+    meshes: BTreeMap<u64, Result<(usize, Vec<usize>), Error>>,
     /// Gangs that have come and are not done, in order.
     gangs: VecDeque<u64>,
     /// The gang it is in, and can do nothing else meanwhile.
@@ -193,7 +193,9 @@ impl Worker {
                 table.queue.push_back(Item::Close(Vec::new(), Vec::new()));
             }
             WorkerCmd::Mesh(mesh) => {
-                let place = (mesh.rank as usize, mesh.members.len());
+                let shape: Vec<usize> = mesh.shape.iter().map(|n| *n as usize).collect();
+                assert_eq!(shape.iter().product::<usize>(), mesh.members.len());
+                let place = (mesh.rank as usize, shape);
                 assert!(self.meshes.insert(mesh.id, Ok(place)).is_none());
             }
             WorkerCmd::Disband { mesh, error } => {
@@ -406,7 +408,7 @@ impl Worker {
             (Ok(_), Ok(_)) if !self.sessions.contains_key(&session) => {
                 Err(lost(Error::Runtime("ended".into())))
             }
-            (Ok((rank, n)), Ok(inputs)) => match gangs.go(gang.number, rank, n, &run, &inputs) {
+            (Ok((rank, shape)), Ok(inputs)) => match gangs.go(gang.number, rank, &shape, &run, &inputs) {
                 Stand::Waits { moved } => {
                     self.busy = Some((session, gang, run));
                     return moved;

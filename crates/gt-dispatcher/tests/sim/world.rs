@@ -1,6 +1,6 @@
 //! Clients, workers and the machine between them, one random step at a time.
 
-use super::client::{Client, Deed};
+use super::client::{Client, Deed, grids};
 use super::gang::Gangs;
 use super::rng::Rng;
 use super::worker::{Transfer, Worker};
@@ -95,7 +95,8 @@ impl World {
             trace: std::env::var_os("GT_SIM_TRACE").is_some(),
         };
         if !kind.late_workers {
-            for _ in 0..1 + world.rng.below(3) {
+            let most = if kind.shard { 6 } else { 3 };
+            for _ in 0..1 + world.rng.below(most) {
                 world.add_worker();
             }
         }
@@ -186,6 +187,12 @@ impl World {
             vars.push(("GT_SHARD_MIN".to_string(), "0".to_string()));
         }
         self.step(Event::ClientUp { session, name: "sim".into(), vars });
+        if self.kind.shard && self.rng.chance(50) {
+            let specs = grids();
+            let side = self.clients.get_mut(&session).expect("it has just come");
+            side.client.grids = specs.len() as u32;
+            side.to.push_back(ClientMsg::Signals { specs });
+        }
     }
 
     fn kill_worker(&mut self) {
