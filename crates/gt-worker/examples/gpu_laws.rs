@@ -55,7 +55,7 @@ impl Tally {
 }
 
 /// Judges results.
-type Judge<'a> = Box<dyn Fn(&[HostTensor]) -> Result<(), String> + 'a>;
+type Judge<'a> = Box<dyn Fn(&[HostTensor]) -> Result<(), String> + Send + 'a>;
 
 /// One program with its inputs, and how its results are judged.
 struct Case<'a> {
@@ -147,6 +147,15 @@ fn differs(a: &[HostTensor], b: &[HostTensor]) -> Option<usize> {
     (0..a.len().max(b.len())).find(|&k| a.get(k).map(|t| &t.data) != b.get(k).map(|t| &t.data))
 }
 
+/// The same for each of some items, on a thread of its own: the reference takes seconds for attention.
+fn on_each<T: Send, R: Send>(items: Vec<T>, f: impl Fn(T) -> R + Sync) -> Vec<R> {
+    std::thread::scope(|scope| {
+        let f = &f;
+        let threads: Vec<_> = items.into_iter().map(|item| scope.spawn(move || f(item))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("the reference runs it")).collect()
+    })
+}
+
 impl Laws {
     fn tally(&self) -> MutexGuard<'_, Tally> {
         self.tally.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -222,7 +231,7 @@ impl Laws {
     /// Attention whose results go to products with the heads of a row beside each other, as large as kernels of its own
     /// need.
     fn attention(&self) {
-        let cases = [DType::F32, DType::F16, DType::BF16].map(|dtype| {
+        let cases = on_each(vec![DType::F32, DType::F16, DType::BF16], |dtype| {
             let program = format!(
                 "in TENSOR[0] {dtype}[2, 4, 128, 64]
                  in TENSOR[1] {dtype}[2, 2, 128, 64]
@@ -256,65 +265,9 @@ impl Laws {
                 got.iter().zip(&want).try_for_each(|(g, w)| close(g, w, 4.0 * rtol, 40.0 * atol))
             };
             let (kind, name) = ("attention".into(), format!("attention between products, {dtype}"));
-            Case { kind, name, structure, inputs, slots: Vec::new(), judge: Box::new(judge) }
+            let judge: Judge = Box::new(judge);
+            Case { kind, name, structure, inputs, slots: Vec::new(), judge }
         });
-        self.check(&cases);
-    }
-
-    /// Attention and its gradient alone, in the sizes that a library may take: heads that share keys, lengths that are no
-    /// multiples of a tile, rows of heads that lie apart.
-    fn attention_sizes(&self) {
-        let mut cases = Vec::new();
-        for dtype in [DType::BF16, DType::F16] {
-            for (batch, heads, key_heads, rows, cols, d, causal) in [
-                (2, 4, 2, 128, 128, 64, true),
-                (2, 4, 4, 128, 128, 64, false),
-                (1, 4, 1, 192, 256, 128, true),
-                (2, 2, 2, 200, 200, 128, true),
-                (1, 2, 1, 99, 333, 72, false),
-                (3, 2, 1, 128, 128, 256, true),
-                (1, 2, 2, 70, 384, 256, false),
-                (1, 2, 1, 256, 128, 96, true),
-            ] {
-                let (group, last) = (heads / key_heads, d);
-                let program = format!(
-                    "in TENSOR[0] {dtype}[{batch}, {rows}, {heads}, {last}]
-                     in TENSOR[1] {dtype}[{batch}, {cols}, {key_heads}, {last}]
-                     in TENSOR[2] {dtype}[{batch}, {key_heads}, {cols}, {last}]
-                     in TENSOR[3] {dtype}[{batch}, {heads}, {rows}, {last}]
-                     TENSOR[4] := PERMUTE{{perm=[0,2,1,3]}} TENSOR[0]
-                     TENSOR[5] := PERMUTE{{perm=[0,2,1,3]}} TENSOR[1]
-                     TENSOR[6], TENSOR[7] := ATTENTION{{causal={causal}}} TENSOR[4] TENSOR[5] TENSOR[2] 0.125
-                     TENSOR[8], TENSOR[9], TENSOR[10] := ATTENTIONGRAD{{causal={causal}}} TENSOR[4] TENSOR[5] TENSOR[2] TENSOR[6] TENSOR[7] TENSOR[3] 0.125
-                     out TENSOR[6]
-                     out TENSOR[7]
-                     out TENSOR[8]
-                     out TENSOR[9]
-                     out TENSOR[10]"
-                );
-                let structure = Arc::new(gt_ir::text::parse_structure(&program).expect("a program"));
-                let wave = |(k, shape): (usize, &[usize])| {
-                    let value =
-                        |i: usize| ((i * 7 + k * 3) as f64 * 0.37).sin() + 0.3 * (i as f64 * 0.011).cos();
-                    let values: Vec<f64> = (0..shape.iter().product()).map(value).collect();
-                    HostTensor::from_f64s(dtype, shape, &values)
-                };
-                let shapes = structure.inputs.iter().map(|input| &input.ty.shape[..]);
-                let inputs: Vec<HostTensor> = shapes.enumerate().map(wave).collect();
-                let want = gt_ir::reference::run(&structure, &inputs, &[]).expect("the reference runs it");
-                let (rtol, atol) = tolerance(dtype);
-                // Gradients of keys and values are sums over the rows of all heads that share them.
-                let wide = 4.0 * (rows * group) as f64 / 64.0;
-                let judge = move |got: &[HostTensor]| {
-                    got.iter().zip(&want).try_for_each(|(g, w)| close(g, w, 4.0 * rtol, wide.max(4.0) * atol))
-                };
-                let name = format!(
-                    "attention {dtype} {batch}x{heads}/{key_heads}x{rows}x{cols}x{d} causal {causal}"
-                );
-                let (kind, judge): (_, Judge) = ("attention".into(), Box::new(judge));
-                cases.push(Case { kind, name, structure, inputs, slots: Vec::new(), judge });
-            }
-        }
         self.check(&cases);
     }
 
@@ -448,6 +401,62 @@ impl Laws {
     }
 }
 
+/// Sizes of attention: batches, heads, heads of keys, rows, columns, the size of a head, and whether it is causal.
+type Sizes = (usize, usize, usize, usize, usize, usize, bool);
+
+/// Attention and its gradient alone, in the sizes that a library may take: heads that share keys, lengths that are no
+/// multiples of a tile, rows of heads that lie apart.
+fn attention_sizes() -> Vec<Case<'static>> {
+    let sizes: [Sizes; 8] = [
+        (2, 4, 2, 128, 128, 64, true),
+        (2, 4, 4, 128, 128, 64, false),
+        (1, 4, 1, 192, 256, 128, true),
+        (2, 2, 2, 200, 200, 128, true),
+        (1, 2, 1, 99, 333, 72, false),
+        (3, 2, 1, 128, 128, 256, true),
+        (1, 2, 2, 70, 384, 256, false),
+        (1, 2, 1, 256, 128, 96, true),
+    ];
+    let all = [DType::BF16, DType::F16].into_iter().flat_map(|dtype| sizes.map(|size| (dtype, size)));
+    on_each(all.collect(), |(dtype, size)| attention_of(dtype, size))
+}
+
+fn attention_of(dtype: DType, sizes: Sizes) -> Case<'static> {
+    let (batch, heads, key_heads, rows, cols, d, causal) = sizes;
+    let program = format!(
+        "in TENSOR[0] {dtype}[{batch}, {rows}, {heads}, {d}]
+         in TENSOR[1] {dtype}[{batch}, {cols}, {key_heads}, {d}]
+         in TENSOR[2] {dtype}[{batch}, {key_heads}, {cols}, {d}]
+         in TENSOR[3] {dtype}[{batch}, {heads}, {rows}, {d}]
+         TENSOR[4] := PERMUTE{{perm=[0,2,1,3]}} TENSOR[0]
+         TENSOR[5] := PERMUTE{{perm=[0,2,1,3]}} TENSOR[1]
+         TENSOR[6], TENSOR[7] := ATTENTION{{causal={causal}}} TENSOR[4] TENSOR[5] TENSOR[2] 0.125
+         TENSOR[8], TENSOR[9], TENSOR[10] := ATTENTIONGRAD{{causal={causal}}} TENSOR[4] TENSOR[5] TENSOR[2] TENSOR[6] TENSOR[7] TENSOR[3] 0.125
+         out TENSOR[6]
+         out TENSOR[7]
+         out TENSOR[8]
+         out TENSOR[9]
+         out TENSOR[10]"
+    );
+    let structure = Arc::new(gt_ir::text::parse_structure(&program).expect("a program"));
+    let wave = |(k, shape): (usize, &[usize])| {
+        let value = |i: usize| ((i * 7 + k * 3) as f64 * 0.37).sin() + 0.3 * (i as f64 * 0.011).cos();
+        let values: Vec<f64> = (0..shape.iter().product()).map(value).collect();
+        HostTensor::from_f64s(dtype, shape, &values)
+    };
+    let shapes = structure.inputs.iter().map(|input| &input.ty.shape[..]);
+    let inputs: Vec<HostTensor> = shapes.enumerate().map(wave).collect();
+    let want = gt_ir::reference::run(&structure, &inputs, &[]).expect("the reference runs it");
+    let (rtol, atol) = tolerance(dtype);
+    // Gradients of keys and values are sums over the rows of all heads that share them.
+    let wide = 4.0 * (rows * heads / key_heads) as f64 / 64.0;
+    let judge = move |got: &[HostTensor]| {
+        got.iter().zip(&want).try_for_each(|(g, w)| close(g, w, 4.0 * rtol, wide.max(4.0) * atol))
+    };
+    let name = format!("attention {dtype} {batch}x{heads}/{key_heads}x{rows}x{cols}x{d} causal {causal}");
+    Case { kind: "attention".into(), name, structure, inputs, slots: Vec::new(), judge: Box::new(judge) }
+}
+
 /// A sample as programs of one instruction: its inputs live on, or die.
 fn sample_cases(s: &sample::Sample) -> Vec<Case<'_>> {
     let Ok(want) = s.eval() else { return Vec::new() };
@@ -503,11 +512,12 @@ fn main() -> ExitCode {
     let (start, budget) = (Instant::now(), Duration::from_secs(seconds));
     laws.failures();
     laws.attention();
+    let sizes = attention_sizes();
     for wish in [Wish::Own, Wish::Cudnn] {
         match CudaBackend::attending(0, CompileOptions::default(), wish) {
             Ok(backend) => {
                 let theirs = Laws { backend, tally: Mutex::default() };
-                theirs.attention_sizes();
+                theirs.check(&sizes);
                 let theirs = std::mem::take(&mut *theirs.tally());
                 println!("  attention {wish:?}: {} checked, {} broken", theirs.checked, theirs.broken);
                 laws.tally().add(theirs);
