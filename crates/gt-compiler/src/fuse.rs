@@ -20,9 +20,9 @@ pub struct Draft {
 }
 
 /// More members than this and a group is closed.
-const MAX_MEMBERS: usize = 48;
+pub const MAX_MEMBERS: usize = 48;
 /// More loads than this and a group is closed.
-const MAX_READS: usize = 20;
+pub const MAX_READS: usize = 20;
 /// Numbers that live on are computed at once where values of at least so many bytes follow (a value counts as 16 KiB at
 /// least), in groups of at most this size, and only so many of them.
 const MUCH: usize = 768 << 10;

@@ -4,6 +4,7 @@
 //! into index maps, `moves` takes slices and joins through elementwise work, `fuse` groups elementwise work into kernels and orders the steps, `kernel` writes those, `steps` all
 //! others, `turn` has results written in the order in which they are wanted, `place` gives every value its memory. What comes out is a [`Plan`].
 
+mod beside;
 mod expand;
 mod fuse;
 mod graph;
@@ -88,6 +89,7 @@ fn compile_all(
     if options.fuse && !options.apart {
         turn::turn(&mut draft);
         join::join(&mut draft);
+        beside::beside(&mut draft);
     }
     Ok(place::place(draft, structure))
 }

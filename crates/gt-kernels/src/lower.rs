@@ -267,30 +267,24 @@ impl Low {
         Computing::of(self.ins[reg].dtype)
     }
 
-    /// True if a compiler could work out a function such as exp while it compiles. It rounds otherwise than the device, so
-    /// the numbers of such a kernel are given to it only when it runs (C7).
-    pub fn has_known_function(&self) -> bool {
-        let number = |i: usize| match &self.ins[i].what {
-            What::Num(Num::Const(x)) => Some(x.as_f64()),
-            _ => None,
-        };
+    /// For each register, whether a compiler may know its number, be it on one path of a branch. It would work out functions
+    /// such as exp of it, and rounds otherwise than the device (C7).
+    pub fn known(&self) -> Vec<bool> {
         let mut known = vec![false; self.ins.len()];
         for (i, ins) in self.ins.iter().enumerate() {
             known[i] = match &ins.what {
                 What::Mem(..) => false,
                 What::Num(x) => matches!(x, Num::Const(_)),
                 What::Iota(start, step, _) => matches!((start, step), (Num::Const(_), Num::Const(_))),
-                What::Unary(_, _, a) | What::Cast(a) | What::Fold(_, a) => known[*a],
-                // Powers of one, and those with exponent zero.
-                What::Binary(Binary::Pow, a, b) if number(*a) == Some(1.0) || number(*b) == Some(0.0) => true,
-                What::Binary(_, a, b) | What::Where(_, a, b) => known[*a] && known[*b],
+                What::Cast(a) => known[*a] || self.ins[*a].dtype == DType::Bool,
+                What::Unary(_, _, a) | What::Fold(_, a) => known[*a],
+                // One path of a power gives one, as soon as its exponent is zero.
+                What::Binary(Binary::Pow, ..) => true,
+                What::Binary(_, a, b) => known[*a] && known[*b],
+                What::Where(_, a, b) => known[*a] || known[*b],
             };
         }
-        self.ins.iter().any(|ins| match &ins.what {
-            What::Unary(_, name, a) => known[*a] && table::is_rounded_by_device(name),
-            What::Binary(Binary::Pow, a, b) => known[*a] && known[*b],
-            _ => false,
-        })
+        known
     }
 
     fn calc(&mut self, calc: Calc, args: &[u16]) -> What {

@@ -11,7 +11,7 @@ typedef unsigned short u16;
 #pragma nv_diag_suppress 177
 #define GT_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
 // A number of which the compiler knows nothing: where it can work out a function, be it on one path of a branch, it rounds
-// otherwise than the device (C7).
+// otherwise than the device (C7). The assembler does so as well, and looks through this; `gt_joined` is for what it may know.
 GT_FN float gt_unknown(float x) { asm("" : "+f"(x)); return x; }
 GT_FN double gt_unknown(double x) { asm("" : "+d"(x)); return x; }
 GT_FN float gt_ex2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
@@ -31,6 +31,8 @@ GT_FN u32 gt_two_bf16(float lo, float hi) {
 }
 #endif
 
+GT_FN float gt_joined(float x, i64 bits) { return __uint_as_float(__float_as_uint(x) | (u32)bits); }
+GT_FN double gt_joined(double x, i64 bits) { return __longlong_as_double(__double_as_longlong(x) | bits); }
 GT_FN float gt_of_bf16(u16 b) { return __uint_as_float((u32)b << 16); }
 
 // Conversions between computing types, as the language has them: to integers by truncation and saturation with NaN as 0,

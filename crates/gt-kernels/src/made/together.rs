@@ -109,7 +109,7 @@ fn launch(
                 continue;
             }
             Param::Number(_, dtype) if dtype.is_float() => given.push(format!("double p{i}")),
-            Param::Number(..) | Param::Start(_) => given.push(format!("i64 p{i}")),
+            Param::Number(..) | Param::Start(_) | Param::Zero => given.push(format!("i64 p{i}")),
             Param::Failed => given.push(format!("char* p{i}")),
         }
         args.push(param.arg());
