@@ -1,6 +1,6 @@
 //! The in-process mode: the same machine, under a lock, driven by whoever has something to say.
 
-use crate::machine::{Action, Config, Event, Machine};
+use crate::machine::{Action, Config, Event, Machine, Vouched};
 use crate::shard::divide_aside;
 use gt_ir::{Error, Result};
 use gt_net::msg::{
@@ -265,8 +265,18 @@ impl LocalClient {
     /// Sends a message; it has been dealt with when this returns.
     pub fn send(&self, message: ClientMsg) -> Result<()> {
         let mut state = self.hub.state.lock();
+        let mut vouched = Vec::new();
+        if !state.machine.is_quick(&message) {
+            // Others have their turn while this thread looks at what is new.
+            drop(state);
+            vouched = Vouched::all(&message);
+            state = self.hub.state.lock();
+        }
         if !state.clients.contains_key(&self.welcome.session) {
             return Err(Error::Connection("this session is closed".into()));
+        }
+        if !vouched.is_empty() {
+            self.hub.step(&mut state, Event::Vouched(vouched));
         }
         self.hub.step(&mut state, Event::Client(self.welcome.session, message));
         Ok(())

@@ -1,7 +1,9 @@
 //! The dispatcher as a state machine: an event in, actions out; no I/O, no thread, no clock of its own (C10).
 
 mod checked;
+mod course;
 mod gang;
+mod going;
 mod holders;
 mod invariants;
 mod kinds;
@@ -10,6 +12,7 @@ mod mesh;
 mod message;
 mod note;
 mod observe;
+mod pieces;
 mod place;
 mod pool;
 mod report;
@@ -17,9 +20,13 @@ mod session;
 mod signals;
 mod speeds;
 mod stats;
+mod tensor;
+mod tensors;
 mod transfer;
 
-pub use session::{Session, Tensor};
+pub use checked::Vouched;
+pub use session::Session;
+pub use tensor::Tensor;
 
 use crate::shard::{Answer, Ask};
 use checked::Checked;
@@ -43,6 +50,8 @@ pub enum Event {
     ClientUp { session: SessionId, name: String, vars: Vec<(String, String)> },
     /// A client says something.
     Client(SessionId, ClientMsg),
+    /// Structures that a client's next message brings were checked on another thread.
+    Vouched(Vec<Vouched>),
     /// A client is gone for good.
     ClientGone(SessionId),
     /// A worker has registered; `worker` was never used before.
@@ -217,6 +226,7 @@ impl Machine {
             Event::Client(id, message) => {
                 self.with_session(now_ms, id, out, |session, cx| session.message(message, cx))
             }
+            Event::Vouched(vouched) => vouched.into_iter().for_each(|v| self.checked.learn(v)),
             Event::ClientGone(session) => self.end(now_ms, session, "gone", out),
             Event::WorkerUp { worker, info } => self.worker_up(now_ms, worker, info, out),
             Event::Worker(worker, message) => self.worker(now_ms, worker, message, out),
@@ -245,6 +255,12 @@ impl Machine {
     /// True if a `Tick` within the next 100 ms or so would be of use.
     pub fn wants_tick(&self) -> bool {
         self.wants_tick
+    }
+
+    /// True if a message brings no large structure that is new here: what follows from it takes no time to speak of.
+    /// For others, `Vouched::all` does the slow part on any thread, to be told as an event ahead of the message.
+    pub fn is_quick(&mut self, message: &ClientMsg) -> bool {
+        checked::large(message).all(|program| self.checked.knows(program))
     }
 
     /// Sessions and workers connected now.

@@ -1,13 +1,14 @@
 //! The dispatcher as a server: feeds the machine what the network brings, and sends what it says (C10).
 
 use crate::machine::{Action, Carry, Config, Event, Machine};
+use crate::reading::{Read, Reader};
 use crate::routes::{Route, Routes, Spoiled};
 use crate::shard::{Answer, divide_aside};
 use gt_ir::{Error, Result};
 use gt_net::addr::Addr;
 use gt_net::bulk::now_ms;
 use gt_net::handshake::{Hello, Reason, Refusal, Role, random_bytes};
-use gt_net::intern::{Interner, Shelf, Written, decode, decode_client, encode, encode_ahead, encode_worker};
+use gt_net::intern::{Interner, Shelf, Written, decode, encode, encode_worker};
 use gt_net::msg::{ClientMsg, SessionId, WorkerId, WorkerInfo, WorkerMsg};
 use gt_net::server::{self, Handler, Outbox, PeerId, ServerHandle, ServerOptions};
 use std::any::Any;
@@ -102,7 +103,7 @@ fn open_log(path: &Path) -> Result<File> {
 
 /// A peer, with the structures it knows or has sent.
 enum Who {
-    Client(Interner),
+    Client(Reader),
     Worker(WorkerId, Interner),
 }
 
@@ -168,10 +169,7 @@ impl Shell {
                 Action::ToWorker(worker, command) => {
                     let Some(peer) = self.workers.get(&worker) else { continue };
                     if let Some(Who::Worker(_, interner)) = self.peers.get_mut(peer) {
-                        if let Some(ahead) = encode_ahead(&command, interner, &mut self.shelf) {
-                            out.send(*peer, ahead);
-                        }
-                        out.send(*peer, encode_worker(&command, interner));
+                        encode_worker(&command, interner, &mut self.shelf, |bytes| out.send(*peer, bytes));
                     }
                 }
                 Action::Carry(carry) => self.carry(carry, out),
@@ -216,6 +214,26 @@ impl Shell {
         self.step(Event::Client(session, ClientMsg::Withdraw { tensor, error }), out);
     }
 
+    /// A message has been read on another thread, and what waited behind it has its turn.
+    fn read(&mut self, read: Read, out: &mut Outbox) {
+        let Read { peer, interner, message, vouched, written } = read;
+        match self.peers.get_mut(&peer) {
+            Some(Who::Client(reader)) => reader.done(interner),
+            Some(Who::Worker(..)) | None => return,
+        }
+        written.into_iter().for_each(|written| self.shelf.add(written));
+        self.step(Event::Vouched(vouched), out);
+        match message {
+            Ok(message) => self.step(Event::Client(session_of(peer), message), out),
+            Err(error) => return self.refuse(peer, &error, out),
+        }
+        while let Some(Who::Client(reader)) = self.peers.get_mut(&peer)
+            && let Some(payload) = reader.next()
+        {
+            self.message(peer, &payload, out);
+        }
+    }
+
     /// Ends a peer that says what cannot be understood.
     fn refuse(&mut self, peer: PeerId, error: &Error, out: &mut Outbox) {
         let reason = error.to_string();
@@ -241,7 +259,7 @@ impl Handler for Shell {
                 let body = encode(&self.machine.welcome(session));
                 let from = out.remote_ip(peer).map_or("unix".into(), |ip| ip.to_string());
                 let name = format!("{from} #{}", peer.0);
-                self.peers.insert(peer, Who::Client(Interner::new()));
+                self.peers.insert(peer, Who::Client(Reader::new()));
                 self.step(Event::ClientUp { session, name, vars: hello.vars.clone() }, out);
                 Ok(body)
             }
@@ -261,8 +279,13 @@ impl Handler for Shell {
 
     fn message(&mut self, peer: PeerId, payload: &[u8], out: &mut Outbox) {
         let event = match self.peers.get_mut(&peer) {
-            Some(Who::Client(interner)) => {
-                decode_client(payload, interner).map(|message| Event::Client(session_of(peer), message))
+            Some(Who::Client(reader)) => {
+                let handle = self.handle.clone();
+                let tell = move |read: Read| {
+                    handle.inject(Box::new(read));
+                };
+                let Some(message) = reader.read(peer, payload, tell) else { return };
+                message.map(|message| Event::Client(session_of(peer), message))
             }
             Some(Who::Worker(worker, _)) => {
                 decode::<WorkerMsg>(payload).map(|message| Event::Worker(*worker, message))
@@ -296,6 +319,10 @@ impl Handler for Shell {
     }
 
     fn injected(&mut self, payload: Box<dyn Any + Send>, out: &mut Outbox) {
+        let payload = match payload.downcast::<Read>() {
+            Ok(read) => return self.read(*read, out),
+            Err(payload) => payload,
+        };
         if let Ok(planned) = payload.downcast::<Planned>() {
             let Planned { ask, result, written } = *planned;
             written.into_iter().for_each(|written| self.shelf.add(written));

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use gt_ir::{Error, Program, Result, Slot, Structure, TensorId, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::msg::{Batch, ClientMsg, Fetch, Gang, Run, SessionId, WorkerCmd};
+use crate::msg::{Batch, ClientMsg, Fetch, Gang, Ids, Run, SessionId, Share, WorkerCmd};
 
 /// Structures kept at most.
 const MAX_STRUCTURES: usize = 512;
@@ -22,6 +22,8 @@ pub struct Interner {
     known: HashMap<u64, Known>,
     bytes: usize,
     clock: u64,
+    /// The ids of the last gang's program.
+    ids: Arc<Ids>,
 }
 
 struct Known {
@@ -111,49 +113,67 @@ type RunBuf<'a> = WireRun<&'a [u8], Vec<TensorId>, Vec<Slot>>;
 
 /// A message on the wire: batches are interned, all else goes as it is.
 #[derive(Serialize, Deserialize)]
-enum Wire<R, F, I, M, B> {
+enum Wire<R, F, I, M, B, V, L> {
     Batch {
         session: Option<SessionId>,
         runs: Vec<R>,
         fetches: F,
         frees: I,
     },
+    /// A share of a program whose ids came last.
     Gang {
         session: SessionId,
         gang: Gang,
-        run: R,
+        seq: u64,
+        structure: Named<V>,
+        slots: L,
     },
     Plain(M),
     /// A structure to be kept, ahead of the message that names it: the same bytes for every worker of a gang.
     Structure(B),
+    /// The ids of the gangs that follow, ahead of them: the same bytes for every worker, too.
+    Ids {
+        inputs: I,
+        outs: I,
+        frees: I,
+    },
 }
 
-type WireRef<'a, M> = Wire<RunRef<'a>, &'a [Fetch], &'a [TensorId], &'a M, &'a [u8]>;
-type WireBuf<'a, M> = Wire<RunBuf<'a>, Vec<Fetch>, Vec<TensorId>, M, &'a [u8]>;
+type WireRef<'a, M> = Wire<RunRef<'a>, &'a [Fetch], &'a [TensorId], &'a M, &'a [u8], Vec<u8>, &'a [Slot]>;
+type WireBuf<'a, M> = Wire<RunBuf<'a>, Vec<Fetch>, Vec<TensorId>, M, &'a [u8], &'a [u8], Vec<Slot>>;
 
 impl Interner {
+    /// How a structure is named from now on.
+    fn name(&mut self, key: u64, structure: &Arc<Structure>) -> Named<Vec<u8>> {
+        if self.knows(key, structure) {
+            return Named::Known(key);
+        }
+        let bytes = to_bytes(&**structure);
+        self.keep(key, structure.clone(), bytes.len());
+        Named::New(bytes)
+    }
+
+    /// The structure of this name, and its key.
+    fn named(&mut self, name: Named<&[u8]>) -> Result<(u64, Arc<Structure>)> {
+        match name {
+            Named::Known(key) => match self.find(key) {
+                Some(structure) => Ok((key, structure)),
+                None => bail!(Connection, "message: structure {key:016x} was never sent"),
+            },
+            Named::New(bytes) => self.learn(bytes),
+        }
+    }
+
     fn encode_run<'a>(&mut self, run: &'a Run) -> RunRef<'a> {
         let p = &run.program;
-        let structure = if self.knows(p.key, &p.structure) {
-            Named::Known(p.key)
-        } else {
-            let bytes = to_bytes(&*p.structure);
-            self.keep(p.key, p.structure.clone(), bytes.len());
-            Named::New(bytes)
-        };
+        let structure = self.name(p.key, &p.structure);
         let (inputs, outs, slots, frees) = (&p.inputs[..], &p.outs[..], &p.slots[..], &p.frees[..]);
         WireRun { seq: run.seq, structure, inputs, outs, slots, frees, prefix: run.prefix }
     }
 
     fn decode_run(&mut self, run: RunBuf<'_>) -> Result<Run> {
-        let (key, structure) = match run.structure {
-            Named::Known(key) => match self.find(key) {
-                Some(structure) => (key, structure),
-                None => bail!(Connection, "message: structure {key:016x} was never sent"),
-            },
-            Named::New(bytes) => self.learn(bytes)?,
-        };
-        let WireRun { seq, inputs, outs, slots, frees, prefix, .. } = run;
+        let WireRun { seq, structure, inputs, outs, slots, frees, prefix } = run;
+        let (key, structure) = self.named(structure)?;
         Ok(Run { seq, program: Program { structure, key, inputs, outs, slots, frees }, prefix })
     }
 
@@ -209,12 +229,29 @@ pub fn decode_client(bytes: &[u8], interner: &mut Interner) -> Result<ClientMsg>
         Wire::Batch { runs, fetches, frees, session: None } => {
             Ok(ClientMsg::Batch(interner.decode_batch(runs, fetches, frees)?))
         }
-        Wire::Batch { .. } | Wire::Gang { .. } | Wire::Plain(ClientMsg::Batch(_)) | Wire::Structure(_) => {
-            bail!(Connection, "message: a batch in disguise")
-        }
+        Wire::Batch { .. }
+        | Wire::Gang { .. }
+        | Wire::Plain(ClientMsg::Batch(_))
+        | Wire::Structure(_)
+        | Wire::Ids { .. } => bail!(Connection, "message: a batch in disguise"),
         Wire::Plain(message) => Ok(message),
     }
 }
+
+/// True if a client's message begins with a program whose structure is new and of many bytes: reading it takes a while.
+pub fn brings_much(bytes: &[u8]) -> bool {
+    /// The beginning of a `Wire::Batch`: which message it is, its session, the number of runs, and the first run's number
+    /// and structure.
+    type Start<'a> = (u32, Option<SessionId>, u64, u64, Named<&'a [u8]>);
+    let is_much = |(which, _, _, _, structure): Start| match structure {
+        Named::New(bytes) => which == 0 && bytes.len() >= MUCH,
+        Named::Known(_) => false,
+    };
+    bytes.len() >= MUCH && postcard::take_from_bytes::<Start>(bytes).is_ok_and(|(start, _)| is_much(start))
+}
+
+/// Bytes of a structure that take a while to read.
+const MUCH: usize = 16 << 10;
 
 /// A structure as it goes to workers.
 pub struct Written {
@@ -235,11 +272,13 @@ impl Written {
     }
 }
 
-/// Structures as they go to workers, so that one which many get is written once.
+/// What goes to many workers, so that it is written once.
 #[derive(Default)]
 pub struct Shelf {
     /// The last used comes last.
     written: Vec<Written>,
+    /// The last ids, and the message that carries them.
+    ids: Option<(Arc<Ids>, Bytes)>,
 }
 
 /// Structures on a shelf: a gang has one for every shape that its pieces have.
@@ -264,30 +303,52 @@ impl Shelf {
         }
         self.written.last().map_or((0, Bytes::new()), |last| (last.weight, last.message.clone()))
     }
-}
 
-/// The structure that a gang's command brings, if it is large and the worker does not know it: a message that goes ahead
-/// of the command.
-pub fn encode_ahead(command: &WorkerCmd, interner: &mut Interner, shelf: &mut Shelf) -> Option<Bytes> {
-    let WorkerCmd::Gang { run, .. } = command else { return None };
-    let Program { structure, key, .. } = &run.program;
-    if structure.instrs.len() < AHEAD || interner.knows(*key, structure) {
-        return None;
+    /// The message that carries ids.
+    fn ids(&mut self, ids: &Arc<Ids>) -> Bytes {
+        if let Some((_, message)) = self.ids.as_ref().filter(|(last, _)| Arc::ptr_eq(last, ids)) {
+            return message.clone();
+        }
+        let Ids { inputs, outs, frees } = &**ids;
+        let message: Bytes = to_bytes(&WireRef::<WorkerCmd>::Ids { inputs, outs, frees }).into();
+        self.ids = Some((ids.clone(), message.clone()));
+        message
     }
-    let (weight, message) = shelf.message(structure);
-    interner.keep(*key, structure.clone(), weight);
-    Some(message)
 }
 
-/// A command to a worker as bytes.
-pub fn encode_worker(command: &WorkerCmd, interner: &mut Interner) -> Vec<u8> {
-    to_bytes(&match command {
-        WorkerCmd::Batch { session, batch } => interner.encode_batch::<WorkerCmd>(Some(*session), batch),
-        WorkerCmd::Gang { session, gang, run } => {
-            Wire::Gang { session: *session, gang: *gang, run: interner.encode_run(run) }
+/// A command to a worker as bytes, in one or more messages: large structures, and what all workers of a gang get alike, go
+/// ahead, the same bytes for each worker.
+pub fn encode_worker(
+    command: &WorkerCmd,
+    interner: &mut Interner,
+    shelf: &mut Shelf,
+    mut send: impl FnMut(Bytes),
+) {
+    let mut ahead = |key: u64, structure: &Arc<Structure>, interner: &mut Interner| {
+        if structure.instrs.len() >= AHEAD && !interner.knows(key, structure) {
+            let (weight, message) = shelf.message(structure);
+            interner.keep(key, structure.clone(), weight);
+            send(message);
+        }
+    };
+    let message = match command {
+        WorkerCmd::Batch { session, batch } => {
+            batch.runs.iter().for_each(|run| ahead(run.program.key, &run.program.structure, interner));
+            interner.encode_batch::<WorkerCmd>(Some(*session), batch)
+        }
+        WorkerCmd::Gang { session, gang, share } => {
+            let Share { seq, structure, key, slots, ids } = share;
+            ahead(*key, structure, interner);
+            if !Arc::ptr_eq(&interner.ids, ids) {
+                interner.ids = ids.clone();
+                send(shelf.ids(ids));
+            }
+            let structure = interner.name(*key, structure);
+            Wire::Gang { session: *session, gang: *gang, seq: *seq, structure, slots: &slots[..] }
         }
         other => Wire::Plain(other),
-    })
+    };
+    send(to_bytes(&message).into());
 }
 
 /// Reads a command to a worker; keys are computed anew. There is none in what goes ahead of one.
@@ -296,10 +357,16 @@ pub fn decode_worker(bytes: &[u8], interner: &mut Interner) -> Result<Option<Wor
         Wire::Batch { runs, fetches, frees, session: Some(session) } => {
             Ok(Some(WorkerCmd::Batch { session, batch: interner.decode_batch(runs, fetches, frees)? }))
         }
-        Wire::Gang { session, gang, run } => {
-            Ok(Some(WorkerCmd::Gang { session, gang, run: interner.decode_run(run)? }))
+        Wire::Gang { session, gang, seq, structure, slots } => {
+            let (key, structure) = interner.named(structure)?;
+            let share = Share { seq, structure, key, slots, ids: interner.ids.clone() };
+            Ok(Some(WorkerCmd::Gang { session, gang, share }))
         }
         Wire::Structure(bytes) => interner.learn(bytes).map(|_| None),
+        Wire::Ids { inputs, outs, frees } => {
+            interner.ids = Arc::new(Ids { inputs, outs, frees });
+            Ok(None)
+        }
         Wire::Batch { .. } | Wire::Plain(WorkerCmd::Batch { .. } | WorkerCmd::Gang { .. }) => {
             bail!(Connection, "message: a batch in disguise")
         }
@@ -361,41 +428,85 @@ mod tests {
     }
 
     #[test]
+    fn a_message_that_brings_much_is_known_by_its_beginning() {
+        let mut interner = Interner::new();
+        let large = ClientMsg::Batch(batch(vec![program(5000, 1), program(2, 1)]));
+        let (new, again) = (encode_client(&large, &mut interner), encode_client(&large, &mut interner));
+        let small = encode_client(&ClientMsg::Batch(batch(vec![program(20, 1)])), &mut interner);
+        let data = Some(Arc::new(vec![1; 60_000]));
+        let ty = Ty::new(DType::U8, [60_000]);
+        let upload = encode_client(&ClientMsg::Upload { tensor: TensorId(1), ty, data }, &mut interner);
+        assert_eq!(
+            [&new, &again, &small, &upload].map(|bytes| brings_much(bytes)),
+            [true, false, false, false]
+        );
+    }
+
+    #[test]
     fn both_ends_forget_alike() {
         let (mut a, mut b) = (Interner::new(), Interner::new());
-        let session = SessionId(4);
+        let (session, mut shelf) = (SessionId(4), Shelf::default());
         for i in 0..3000i64 {
             let programs = vec![program(2, i % 700), program(3, i % 31), program(2000, i)];
             let command = WorkerCmd::Batch { session, batch: batch(programs) };
-            let bytes = encode_worker(&command, &mut a);
-            assert_eq!(decode_worker(&bytes, &mut b).unwrap(), Some(command));
+            let sent = send(&command, &mut a, &mut shelf);
+            let read: Vec<_> =
+                sent.iter().filter_map(|bytes| decode_worker(bytes, &mut b).unwrap()).collect();
+            assert_eq!(read, [command]);
         }
         assert_eq!(a.len(), b.len());
         assert!(a.len() <= MAX_STRUCTURES && a.bytes <= MAX_KEPT_BYTES && a.bytes == b.bytes);
     }
 
+    /// The messages that a command becomes.
+    fn send(command: &WorkerCmd, interner: &mut Interner, shelf: &mut Shelf) -> Vec<Bytes> {
+        let mut sent = Vec::new();
+        encode_worker(command, interner, shelf, |bytes| sent.push(bytes));
+        sent
+    }
+
     #[test]
     fn what_a_gang_runs_is_written_once_for_all_its_workers() {
-        let gang = |number| WorkerCmd::Gang {
-            session: SessionId(4),
-            gang: Gang { mesh: 1, number },
-            run: Run { seq: number, program: program(500, 1), prefix: None },
+        let ids = |first: u64| Ids {
+            inputs: (first..first + 900).map(TensorId).collect(),
+            outs: (first + 900..first + 1800).map(TensorId).collect(),
+            frees: vec![TensorId(first)],
         };
-        let (first, again) = (gang(1), gang(2));
+        let gang = |number, ids: &Arc<Ids>, scalar| {
+            let run = Run { seq: number, program: program(500, scalar), prefix: None };
+            let share = Share { ids: ids.clone(), ..Share::from(run) };
+            WorkerCmd::Gang { session: SessionId(4), gang: Gang { mesh: 1, number }, share }
+        };
+        let (some, others) = (Arc::new(ids(1)), Arc::new(ids(3000)));
+        let (first, again) = (gang(1, &some, 1), gang(2, &others, 1));
         let mut shelf = Shelf::default();
         let mut carried = Vec::new();
-        for _worker in 0..3 {
-            let (mut a, mut b) = (Interner::new(), Interner::new());
-            let ahead = encode_ahead(&first, &mut a, &mut shelf).expect("the worker does not know it");
-            assert_eq!(decode_worker(&ahead, &mut b).unwrap(), None);
-            let bytes = encode_worker(&first, &mut a);
-            assert!(bytes.len() < 64, "{} bytes beside the structure", bytes.len());
-            assert_eq!(decode_worker(&bytes, &mut b).unwrap().as_ref(), Some(&first));
-            assert_eq!(encode_ahead(&again, &mut a, &mut shelf), None);
-            assert_eq!(decode_worker(&encode_worker(&again, &mut a), &mut b).unwrap().as_ref(), Some(&again));
-            carried.push(ahead.as_ptr());
+        let mut ends: Vec<_> = (0..3).map(|_| (Interner::new(), Interner::new())).collect();
+        for command in [&first, &again] {
+            for (a, b) in &mut ends {
+                let sent = send(command, a, &mut shelf);
+                let (last, ahead) = sent.split_last().unwrap();
+                assert!(last.len() < 64, "{} bytes beside what is the same for all", last.len());
+                for message in ahead {
+                    assert_eq!(decode_worker(message, b).unwrap(), None);
+                }
+                assert_eq!(decode_worker(last, b).unwrap().as_ref(), Some(command));
+                carried.push(ahead.iter().map(|message| message.as_ptr()).collect::<Vec<_>>());
+            }
         }
-        assert!(carried.iter().all(|at| *at == carried[0]), "the same bytes serve all");
+        let counts: Vec<usize> = carried.iter().map(Vec::len).collect();
+        assert_eq!(counts, [2, 2, 2, 1, 1, 1], "structure and ids, then ids alone");
+        assert!(carried[1..3].iter().all(|at| *at == carried[0]), "the same bytes serve all");
+        assert!(carried[4..].iter().all(|at| *at == carried[3]), "the same bytes serve all");
+        // Small structures go with the command; ids that were there last are not sent again.
+        let small =
+            Share { ids: others, ..Share::from(Run { seq: 3, program: program(2, 1), prefix: None }) };
+        let small =
+            WorkerCmd::Gang { session: SessionId(4), gang: Gang { mesh: 1, number: 3 }, share: small };
+        let (a, b) = &mut ends[0];
+        let sent = send(&small, a, &mut shelf);
+        assert_eq!(sent.len(), 1);
+        assert_eq!(decode_worker(&sent[0], b).unwrap(), Some(small));
     }
 
     #[test]

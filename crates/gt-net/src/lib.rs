@@ -27,6 +27,7 @@ pub mod process;
 pub mod relay;
 pub mod server;
 mod serving;
+mod share;
 pub mod shm;
 pub mod spin;
 mod stream;

@@ -4,6 +4,7 @@ use crate::bulk::{Endpoint, Ticket};
 use crate::compiling::Compiling;
 use crate::observe::{Detail, Gauge, Scope, Snapshot, WorkEvent};
 use crate::process::Process;
+pub use crate::share::{Ids, Share};
 use gt_ir::signal::SignalSpec;
 use gt_ir::{Error, Program, TensorId, Ty};
 use serde::{Deserialize, Serialize};
@@ -322,7 +323,7 @@ pub enum WorkerCmd {
     Gang {
         session: SessionId,
         gang: Gang,
-        run: Run,
+        share: Share,
     },
     /// The worker is part of this mesh from now on.
     Mesh(Mesh),

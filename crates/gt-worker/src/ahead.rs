@@ -51,7 +51,7 @@ impl SessionTable {
         let there = |id: &TensorId| self.waits_for(*id).is_none();
         match item {
             Item::Run(run) => run.program.inputs.iter().all(there),
-            Item::Gang(of, run) => gang == Some(of.number) && run.program.inputs.iter().all(there),
+            Item::Gang(of, share) => gang == Some(of.number) && share.ids.inputs.iter().all(there),
             Item::Prefix(prefix) => prefix.program.inputs.iter().all(there),
             Item::Forget(_) => true,
             Item::Close { fetches, .. } => fetches.iter().all(|f| there(&f.tensor)),
@@ -89,7 +89,7 @@ fn taken(run: &Run) -> impl Iterator<Item = TensorId> {
 fn needs(item: &Item, to: &mut Needed) {
     match item {
         Item::Run(run) => to.extend_from_slice(&run.program.inputs),
-        Item::Gang(_, run) => to.extend_from_slice(&run.program.inputs),
+        Item::Gang(_, share) => to.extend_from_slice(&share.ids.inputs),
         Item::Prefix(prefix) => to.extend_from_slice(&prefix.program.inputs),
         Item::Close { fetches, .. } => to.extend(fetches.iter().map(|f| f.tensor)),
         Item::Send { tensor, .. } => to.push(*tensor),

@@ -8,7 +8,7 @@ use foldhash::fast::FixedState;
 use gt_ir::{Error, Program, TensorId, Ty};
 use gt_net::bulk::{Endpoint, Ticket};
 use gt_net::compiling::Compiling;
-use gt_net::msg::{Batch, Bytes, Compiled, Failure, Fetch, Gang, Prefix, Run, WorkerId};
+use gt_net::msg::{Batch, Bytes, Compiled, Failure, Fetch, Gang, Prefix, Run, Share, WorkerId};
 use gt_net::observe::Detail;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ pub enum Entry {
 pub enum Item {
     Run(Run),
     /// A program that other workers run at the same time.
-    Gang(Gang, Box<Run>),
+    Gang(Gang, Box<Share>),
     Prefix(Prefix),
     /// Drops what was kept of a prefix.
     Forget(u64),

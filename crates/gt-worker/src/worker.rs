@@ -263,11 +263,11 @@ impl Core {
                     return;
                 }
             }
-            WorkerCmd::Gang { session, gang, run } => {
+            WorkerCmd::Gang { session, gang, share } => {
                 state.gangs.push_back(gang.number);
                 let table = state.session(session);
                 table.arrived.push_back(Instant::now());
-                table.queue.push_back(Item::Gang(gang, Box::new(run)));
+                table.queue.push_back(Item::Gang(gang, Box::new(share)));
                 table.queue.push_back(Item::Close { fetches: Vec::new(), frees: Vec::new() });
             }
             WorkerCmd::Mesh(mesh) => state.seats.join(mesh, &self.letters),

@@ -200,7 +200,7 @@ impl Here {
 
     fn gang(&self, seq: u64, program: Program) {
         let (gang, run) = (Gang { mesh: 1, number: seq }, Run { seq, program, prefix: None });
-        self.worker.handle(WorkerCmd::Gang { session: S, gang, run });
+        self.worker.handle(WorkerCmd::Gang { session: S, gang, share: run.into() });
     }
 
     fn alone(&self, seq: u64, program: Program) {

@@ -6,10 +6,10 @@
 mod qwen3;
 
 use gt_dispatcher::shard::{Ask, divide};
-use gt_dispatcher::{Action, Config, Event, Machine};
+use gt_dispatcher::{Action, Config, Event, Machine, Vouched};
 use gt_ir::signal::{Lay, Mark, MeshAxis, SignalSpec};
 use gt_ir::{Input, Instr, Op, Program, Scalar, Structure, TensorId};
-use gt_net::intern::{Interner, Shelf, Written, decode_client, encode_ahead, encode_client, encode_worker};
+use gt_net::intern::{Interner, Shelf, Written, brings_much, decode_client, encode_client, encode_worker};
 use gt_net::msg::{Batch, ClientMsg, Run, SessionId, WorkerCmd, WorkerId, WorkerInfo, WorkerMsg};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -36,6 +36,8 @@ const SMALLEST: qwen3::Sizes = qwen3::Sizes {
 struct Cluster {
     machine: Machine,
     spent: Duration,
+    /// The time in which a server wrote what went to workers.
+    wrote: Duration,
     /// The turns of the dispatcher since somebody looked: what each was about, its time, and the processor's part of it.
     turns: Vec<Turn>,
     /// Turns are timed by the processor's clock as well, which takes time itself.
@@ -46,8 +48,6 @@ struct Cluster {
     /// What each worker knows, and what was written for them: a server's part of a turn.
     known: HashMap<WorkerId, Interner>,
     shelf: Shelf,
-    /// The trainer's next message, as a server reads it.
-    message: Option<Vec<u8>>,
 }
 
 /// One turn of the dispatcher.
@@ -73,6 +73,7 @@ fn name(event: &Event) -> &'static str {
         Event::Client(..) => "another session's program comes",
         Event::Worker(..) => "a worker has finished",
         Event::Planned { .. } => "a division comes",
+        Event::Vouched(_) => "a structure was checked",
         _ => "something else",
     }
 }
@@ -81,10 +82,9 @@ impl Cluster {
     fn new(workers: u32, shard: bool) -> Cluster {
         let machine = Machine::new(Config::default());
         let (sent, plans) = (Vec::new(), Vec::new());
-        let (spent, turns, closely) = (Duration::ZERO, Vec::new(), false);
+        let (spent, wrote, turns, closely) = (Duration::ZERO, Duration::ZERO, Vec::new(), false);
         let (known, shelf) = (HashMap::new(), Shelf::default());
-        let mut cluster =
-            Cluster { machine, spent, turns, closely, sent, plans, known, shelf, message: None };
+        let mut cluster = Cluster { machine, spent, wrote, turns, closely, sent, plans, known, shelf };
         for i in 0..workers {
             let info = WorkerInfo {
                 name: format!("w{i}"),
@@ -112,17 +112,17 @@ impl Cluster {
         let what = name(&event);
         let before = if self.closely { running() } else { Duration::ZERO };
         let start = Instant::now();
-        let event = if self.closely { self.reads(event) } else { event };
         self.machine.step(0, event, &mut out);
-        self.spent += start.elapsed();
+        let stepped = start.elapsed();
+        self.writes(&out);
+        (self.spent, self.wrote) = (self.spent + stepped, self.wrote + (start.elapsed() - stepped));
         if self.closely {
-            self.writes(&out);
             self.turns.push(Turn { what, took: start.elapsed(), ran: running() - before });
         }
         for action in out {
             match action {
-                Action::ToWorker(worker, WorkerCmd::Gang { session, run, .. }) => {
-                    self.sent.push((worker, session, run.seq));
+                Action::ToWorker(worker, WorkerCmd::Gang { session, share, .. }) => {
+                    self.sent.push((worker, session, share.seq));
                 }
                 Action::ToWorker(worker, WorkerCmd::Batch { session, batch }) => {
                     self.sent.extend(batch.runs.iter().map(|run| (worker, session, run.seq)));
@@ -133,24 +133,29 @@ impl Cluster {
         }
     }
 
-    /// What a server does before the turn: it reads the message of a client that has sent it for the first time.
-    fn reads(&self, event: Event) -> Event {
-        match (event, &self.message) {
-            (Event::Client(TRAINER, _), Some(bytes)) => {
-                let message = decode_client(bytes, &mut Interner::new()).expect("it was just written");
-                Event::Client(TRAINER, message)
-            }
-            (event, _) => event,
-        }
+    /// What a server does with a message that brings a large structure: a thread reads and checks it, while another session
+    /// works.
+    fn read(&mut self, message: &ClientMsg, other: &mut Other) -> ClientMsg {
+        let bytes = encode_client(message, &mut Interner::new());
+        assert!(brings_much(&bytes));
+        let (done, answer) = channel();
+        let thread = std::thread::spawn(move || {
+            let message = decode_client(&bytes, &mut Interner::new()).expect("it was just written");
+            let vouched = Vouched::all(&message);
+            let _ = done.send((message, vouched));
+        });
+        let (message, vouched) = self.wait(&answer, other);
+        let _ = thread.join();
+        self.step(Event::Vouched(vouched));
+        message
     }
 
-    /// And after it: it writes what goes to workers.
+    /// What a server does after a turn: it writes what goes to workers.
     fn writes(&mut self, out: &[Action]) {
         for action in out {
             if let Action::ToWorker(worker, command) = action {
                 let interner = self.known.entry(*worker).or_default();
-                encode_ahead(command, interner, &mut self.shelf);
-                encode_worker(command, interner);
+                encode_worker(command, interner, &mut self.shelf, drop);
             }
         }
     }
@@ -174,11 +179,7 @@ impl Cluster {
     }
 
     fn send(&mut self, session: SessionId, seq: u64, program: Program) {
-        let runs = vec![Run { seq, program, prefix: None }];
-        let message = ClientMsg::Batch(Batch { runs, ..Batch::default() });
-        let bytes = || encode_client(&message, &mut Interner::new());
-        self.message = (self.closely && session == TRAINER).then(bytes);
-        self.step(Event::Client(session, message));
+        self.step(Event::Client(session, batch(seq, program)));
     }
 
     /// Divides what is asked for, on a thread of its own; gives the time that took. Meanwhile another session works.
@@ -230,6 +231,11 @@ impl Other {
         cluster.work();
         self.longest = self.longest.max(start.elapsed());
     }
+}
+
+fn batch(seq: u64, program: Program) -> ClientMsg {
+    let runs = vec![Run { seq, program, prefix: None }];
+    ClientMsg::Batch(Batch { runs, ..Batch::default() })
 }
 
 /// A program that fills tensors of these types, numbered from `first` on.
@@ -303,8 +309,12 @@ fn measure(name: &str, workers: u32, steps: u64, signal: Option<SignalSpec>) {
         if step == 0 {
             (cluster.closely, other.longest) = (true, Duration::ZERO);
         }
-        cluster.spent = Duration::ZERO;
-        cluster.send(TRAINER, step + 2, program);
+        (cluster.spent, cluster.wrote) = (Duration::ZERO, Duration::ZERO);
+        let mut message = batch(step + 2, program);
+        if step == 0 {
+            message = cluster.read(&message, &mut other);
+        }
+        cluster.step(Event::Client(TRAINER, message));
         let planned = cluster.plan(&mut other);
         if step == 0 {
             planning = planned;
@@ -328,7 +338,8 @@ fn measure(name: &str, workers: u32, steps: u64, signal: Option<SignalSpec>) {
                 println!("  {:7.2} ms, {:.2} of them running: {}", ms(turn.took), ms(turn.ran), turn.what);
             }
         } else {
-            times.push(cluster.spent.as_secs_f64() * 1e6 / workers as f64);
+            let each = |t: Duration| t.as_secs_f64() * 1e6 / workers as f64;
+            times.push((each(cluster.spent), each(cluster.wrote)));
         }
         // Ids, targets and angles stay; parameters and their states are those of the last step.
         let states = inputs.len() - 4;
@@ -339,12 +350,13 @@ fn measure(name: &str, workers: u32, steps: u64, signal: Option<SignalSpec>) {
             inputs[4 + params + 2 * k + 1] = outs[3 * k + 2];
         }
     }
-    times.sort_by(f64::total_cmp);
-    if let Some(median) = times.get(times.len() / 2) {
+    times.sort_by(|a, b| a.0.total_cmp(&b.0));
+    if let Some((median, wrote)) = times.get(times.len() / 2) {
         println!(
-            "  a repeated step: {median:.2} us of the dispatcher's time per worker (median of {}, least {:.2})",
+            "  a repeated step: {median:.2} us of the dispatcher's time per worker (median of {}, least {:.2}), \
+             and {wrote:.2} of a server's to write it",
             times.len(),
-            times[0]
+            times[0].0
         );
     }
 }

@@ -1,18 +1,18 @@
-//! A session's programs over several workers: when they may go, what goes with them, and values that lie in pieces.
+//! A session's programs over several workers: which workers, how they are divided, and when they may go.
 
 use super::checked::Rules;
-use super::holders::Holders;
+use super::course::Course;
 use super::kinds::can_meet;
 use super::mesh::{Known, Mesh, Situation, family};
-use super::message::{Parts, part};
-use super::session::{Gather, Pending, Session, Spread, Tensor};
+use super::message::Parts;
+use super::session::Session;
+use super::tensor::Tensor;
 use super::{Action, Cx};
-use crate::shard::{self, Asked, Costs, Divided};
-use gt_ir::layout::{Layout, Layouts, Part, place, range_at};
-use gt_ir::program::Without;
+use crate::shard::{self, Asked, Costs};
+use gt_ir::layout::Layouts;
 use gt_ir::signal::{Lay, Mark};
-use gt_ir::{Error, Input, Program, Result, Structure, TensorId, Ty, bail};
-use gt_net::msg::{ClientMsg, Fetch, Gang, Payload, Piece, Run, Value, WorkerCmd, WorkerId};
+use gt_ir::{Error, Program, Result, TensorId, Ty, bail};
+use gt_net::msg::{ClientMsg, WorkerId};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -20,8 +20,6 @@ use std::sync::Arc;
 pub(super) const ADDED: u64 = 1 << 62;
 /// Programs of more instructions, over all workers, are divided elsewhere.
 const INLINE: usize = 512;
-/// Programs of more instructions are not worked out again without the one that failed.
-const RESCUED: usize = 4096;
 
 /// How a session's programs are divided over workers.
 #[derive(Clone, Copy, Debug)]
@@ -35,8 +33,10 @@ pub(super) struct Sharding {
 pub(super) enum Ready {
     /// On one worker.
     Alone,
-    /// Divided over a mesh, with its inputs there.
-    Gang(Arc<Mesh>, Arc<Divided>),
+    /// Divided over a mesh, with its inputs there; they lie so.
+    Gang(Course, Vec<Layouts>),
+    /// As it went before: its inputs are there, and were checked.
+    Again(Course),
     /// Not before this has come.
     Waits(Wait),
     /// Not at all.
@@ -113,7 +113,7 @@ impl Session {
 
     /// The workers a program runs on if it is divided: those of its first mark's signal, else those that hold its
     /// largest input in pieces, else all if the session's programs are divided by themselves.
-    fn mesh(&self, program: &Program, cx: &mut Cx) -> Option<Arc<Mesh>> {
+    pub(super) fn mesh(&self, program: &Program, cx: &mut Cx) -> Option<Arc<Mesh>> {
         if let Some(mark) = program.structure.marks.first() {
             let present = self.signals.get(mark.signal)?.on(cx.pool.len()).ok()?;
             let ids: Vec<WorkerId> = cx.pool.iter().map(|(id, _)| id).collect();
@@ -129,7 +129,7 @@ impl Session {
                 return Some(cx.meshes.get(&workers, &present.shape, cx.pool, cx.config, cx.out));
             }
         }
-        let spread = |id: &TensorId| self.tensors.get(id).filter(|t| t.spread.is_some());
+        let spread = |id: &TensorId| self.tensors.get(*id).filter(|t| t.spread.is_some());
         let largest = program.inputs.iter().filter_map(spread).max_by_key(|t| t.ty.bytes());
         if let (Some(tensor), None) = (largest, self.sharding) {
             return tensor.spread.as_ref().map(|s| s.mesh.clone());
@@ -164,7 +164,7 @@ impl Session {
     }
 
     /// What computing and moving cost on a mesh, for this session.
-    fn costs(&self, mesh: &Mesh) -> Costs {
+    pub(super) fn costs(&self, mesh: &Mesh) -> Costs {
         match self.sharding {
             Some(Sharding { least: Some(least) }) => Costs { least, always: least == 0, ..mesh.costs },
             Some(Sharding { least: None }) => mesh.costs,
@@ -173,7 +173,7 @@ impl Session {
     }
 
     /// How the inputs of a program lie on a mesh; nothing if one of them cannot be used. Those on another mesh are noted.
-    fn lies(
+    pub(super) fn lies(
         &self,
         program: &Program,
         mesh: &Mesh,
@@ -182,7 +182,7 @@ impl Session {
     ) -> Option<Vec<(Layouts, bool)>> {
         let whole = mesh.whole();
         let lies = |id: &TensorId| {
-            let tensor = self.tensors.get(id).filter(|t| usable(t))?;
+            let tensor = self.tensors.get(*id).filter(|t| usable(t))?;
             match &tensor.spread {
                 Some(spread) => {
                     elsewhere.extend((spread.mesh.id != mesh.id).then_some(*id));
@@ -195,7 +195,7 @@ impl Session {
     }
 
     /// What the division of a program on a mesh depends on, its inputs lying so.
-    fn situation(
+    pub(super) fn situation(
         &self,
         program: &Program,
         types: &[Ty],
@@ -215,20 +215,26 @@ impl Session {
         if self.sharding.is_none() && self.signals.is_empty() {
             return Ready::Alone;
         }
+        let rules = cx.checked.check(program).and_then(|rules| {
+            rules.binding.check(program)?;
+            Ok(rules)
+        });
+        if let (Ok(_), Some(ready)) = (&rules, self.again(program, parts, cx)) {
+            return ready;
+        }
         let Some(mesh) = self.mesh(program, cx) else {
             self.gather_inputs(program, parts, cx);
             return Ready::Alone;
         };
-        let Ok(Rules { types, binding }) = cx.checked.check(program) else { return Ready::Alone };
-        let usable = |t: &Tensor| t.poison.is_none() && t.freed_by == 0;
+        let Ok(Rules { types, .. }) = rules else { return Ready::Alone };
         let mut elsewhere = Vec::new();
-        let mut inputs = self.lies(program, &mesh, usable, &mut elsewhere);
-        if binding.check(program).is_err() || inputs.is_none() {
+        let mut inputs = self.lies(program, &mesh, Tensor::is_usable, &mut elsewhere);
+        if inputs.is_none() {
             return Ready::Alone;
         }
         if !elsewhere.is_empty() {
             for id in elsewhere {
-                if let Some(spread) = self.tensors.get(&id).and_then(|t| t.spread.clone()) {
+                if let Some(spread) = self.tensors.get(id).and_then(|t| t.spread.clone()) {
                     self.make_whole(id, &spread, parts, cx);
                 }
             }
@@ -237,6 +243,7 @@ impl Session {
         let Some(inputs) = inputs else { return Ready::Alone };
         let situation = self.situation(program, &types, &mesh, inputs);
         let away = situation.inputs.iter().any(|(_, at_home)| *at_home);
+        let lay = situation.inputs.iter().map(|(layouts, _)| layouts.clone()).collect();
         let divided = match self.division(program, &types, mesh.id, situation, cx) {
             Known::Asked(ask) => return Ready::Waits(Wait::Plan(ask)),
             Known::Done(Ok(Some(divided))) => divided,
@@ -245,12 +252,16 @@ impl Session {
         };
         if away {
             for id in &program.inputs {
-                if self.tensors[id].spread.is_none() {
+                if self.tensors[*id].spread.is_none() {
                     mesh.workers.iter().for_each(|worker| self.bring(*id, *worker, parts, cx));
                 }
             }
         }
-        if self.is_awaited() { Ready::Waits(Wait::Arrivals) } else { Ready::Gang(mesh, divided) }
+        if self.is_awaited() {
+            return Ready::Waits(Wait::Arrivals);
+        }
+        let made = self.made(program, &types, &mesh, &divided);
+        Ready::Gang(Course { mesh, divided, made }, lay)
     }
 
     /// A program's division: known, worked out here if that takes no time to speak of, or asked for.
@@ -279,256 +290,4 @@ impl Session {
         cx.meshes.keep(program.key, structure, situation, known.clone());
         known
     }
-
-    /// Sends a divided program to its workers.
-    #[expect(clippy::too_many_arguments, reason = "the program, how it is divided, and what goes with it")]
-    pub(super) fn send_gang(
-        &mut self,
-        seq: u64,
-        program: Program,
-        types: &Arc<[Ty]>,
-        mesh: Arc<Mesh>,
-        divided: &Divided,
-        parts: &mut Parts,
-        cx: &mut Cx,
-    ) -> Result<()> {
-        let mut bytes = 0;
-        for ((&id, &out), layouts) in program.outs.iter().zip(&program.structure.outs).zip(&divided.outs) {
-            let mut tensor = Tensor::new(types[out as usize].clone());
-            tensor.spread = spread(&mesh, layouts);
-            tensor.holders = Holders::all(&mesh);
-            bytes += tensor.bytes();
-            if self.tensors.insert(id, tensor).is_some() {
-                bail!(Value, "tensor {} is written twice", id.0);
-            }
-            self.newest = self.newest.max(id);
-        }
-        mesh.workers.iter().for_each(|w| cx.pool.hold(*w, bytes));
-        let dying = program.inputs.iter().zip(&program.structure.inputs).filter(|(_, i)| i.dies);
-        let mut frees = Vec::new();
-        for id in program.frees.iter().chain(dying.map(|(id, _)| id)) {
-            if let Some(tensor) = self.tensors.get_mut(id).filter(|t| t.freed_by == 0) {
-                tensor.freed_by = seq;
-                frees.push(*id);
-            }
-        }
-        let mut pending = Pending::new(&mesh.workers, program.outs.clone(), frees);
-        pending.origins = divided.parts.first().map(|p| p.origins.clone());
-        self.send_parts_of(seq, &program, &mesh, divided, parts, cx)?;
-        pending.program = Some(Box::new(program));
-        pending.mesh = Some(mesh);
-        self.pending.insert(seq, pending);
-        Ok(())
-    }
-
-    fn send_parts_of(
-        &mut self,
-        seq: u64,
-        program: &Program,
-        mesh: &Mesh,
-        divided: &Divided,
-        parts: &mut Parts,
-        cx: &mut Cx,
-    ) -> Result<()> {
-        let gang = Gang { mesh: mesh.id, number: cx.meshes.number() };
-        cx.out.reserve(mesh.workers.len());
-        let everywhere = |id: &TensorId| self.tensors.get(id).is_some_and(|t| t.holders.cover(mesh));
-        let all = program.frees.iter().all(everywhere);
-        for (&worker, local) in mesh.workers.iter().zip(&divided.parts) {
-            // What the session sent there before comes first.
-            if let Some(at) = parts.iter().position(|(w, _)| *w == worker) {
-                let (_, batch) = parts.remove(at);
-                self.send_part(worker, batch, cx);
-            }
-            cx.log.divided(local.key, &local.origins);
-            let there = |id: &&TensorId| self.tensors.get(id).is_some_and(|t| t.is_at(worker));
-            let frees = || program.frees.iter().filter(there).copied().collect();
-            let program = Program {
-                structure: local.structure.clone(),
-                key: local.key,
-                inputs: program.inputs.clone(),
-                outs: program.outs.clone(),
-                slots: local.bind(&program.slots)?,
-                frees: if all { program.frees.clone() } else { frees() },
-            };
-            if let Some(state) = cx.pool.get_mut(worker) {
-                state.queued += 1;
-            }
-            let run = Run { seq, program, prefix: None };
-            self.tell_worker(cx, worker, WorkerCmd::Gang { session: self.id, gang, run });
-        }
-        Ok(())
-    }
-
-    /// Has every input that lies on several workers put together, for a program that runs on one.
-    fn gather_inputs(&mut self, program: &Program, parts: &mut Parts, cx: &mut Cx) {
-        for id in &program.inputs {
-            let usable = |t: &&Tensor| t.poison.is_none() && t.freed_by == 0;
-            let lies = self.tensors.get(id).filter(usable).and_then(|t| t.spread.clone());
-            if let Some(spread) = lies {
-                self.make_whole(*id, &spread, parts, cx);
-            }
-        }
-    }
-
-    /// Has the workers of a mesh put a tensor together, so that each has all of it.
-    fn make_whole(&mut self, id: TensorId, spread: &Spread, parts: &mut Parts, cx: &mut Cx) {
-        let Some(tensor) = self.tensors.get_mut(&id) else { return };
-        let ty = tensor.ty.clone();
-        cx.pool.release_all(&tensor.holders, tensor.bytes());
-        tensor.spread = None;
-        for holder in tensor.holders.iter() {
-            cx.pool.hold(holder.worker, ty.bytes() as u64);
-        }
-        let structure = Arc::new(Structure {
-            inputs: vec![Input { ty: ty.clone(), dies: true }],
-            outs: vec![0],
-            ..Structure::default()
-        });
-        let program = Program {
-            key: structure.key(),
-            structure: structure.clone(),
-            inputs: vec![id],
-            outs: vec![id],
-            slots: Vec::new(),
-            frees: Vec::new(),
-        };
-        let ask = Situation {
-            inputs: vec![(spread.layouts.clone(), false)],
-            fixed: vec![(0, spread.mesh.whole().into_iter().map(Some).collect())],
-            keeps: SmallVec::new(),
-            must: true,
-            shape: spread.mesh.shape.clone(),
-            costs: self.costs(&spread.mesh),
-        }
-        .question(&structure, &Arc::from([ty]));
-        self.last_added += 1;
-        let seq = self.last_added;
-        let sent = match shard::divide(&ask) {
-            Ok(Some(divided)) => {
-                self.added.insert(seq, Pending::new(&spread.mesh.workers, vec![id], Vec::new()));
-                self.send_parts_of(seq, &program, &spread.mesh, &divided, parts, cx)
-            }
-            Ok(None) => Ok(()),
-            Err(error) => Err(error),
-        };
-        if let (Err(error), Some(tensor)) = (sent, self.tensors.get_mut(&id)) {
-            let failure = gt_net::msg::Failure { root: 0, instr: None, error };
-            tensor.poison = Some(Box::new(failure));
-        }
-    }
-
-    /// Has what did not depend on a failed instruction worked out again: a tensor that was merely recorded beside a
-    /// mistake is not lost with it. Gives the live-outs that will have a value after all.
-    pub(super) fn rescue(&mut self, program: &Program, failed: usize, cx: &mut Cx) -> Vec<TensorId> {
-        self.try_rescue(program, failed, cx).unwrap_or_default()
-    }
-
-    fn try_rescue(&mut self, program: &Program, failed: usize, cx: &mut Cx) -> Option<Vec<TensorId>> {
-        if program.structure.instrs.len() > RESCUED {
-            return None;
-        }
-        let mesh = self.mesh(program, cx)?;
-        let here = |id: &TensorId| {
-            let tensor = self.tensors.get(id)?;
-            let fits = match &tensor.spread {
-                Some(spread) => spread.mesh == mesh,
-                None => tensor.holders.cover(&mesh),
-            };
-            (tensor.poison.is_none() && fits).then_some(())
-        };
-        program.inputs.iter().map(here).collect::<Option<Vec<()>>>()?;
-        let starts = program.structure.starts();
-        let mut lost = vec![false; *starts.last()? as usize];
-        let Without { structure, outs, .. } = program.structure.without(&starts, &mut lost, failed)?;
-        let structure = Arc::new(structure);
-        let types: Arc<[Ty]> = structure.check().ok()?.into();
-        let left = Program {
-            key: structure.key(),
-            structure,
-            inputs: program.inputs.clone(),
-            outs: outs.iter().map(|k| program.outs[*k]).collect(),
-            slots: program.slots.clone(),
-            frees: Vec::new(),
-        };
-        let inputs = self.lies(&left, &mesh, |_| true, &mut Vec::new())?;
-        let mut ask = self.situation(&left, &types, &mesh, inputs).question(&left.structure, &types);
-        // It runs where its inputs are, in any case.
-        ask.must = true;
-        let divided = shard::divide(&ask).ok()??;
-        for ((id, out), layouts) in left.outs.iter().zip(&left.structure.outs).zip(&divided.outs) {
-            let tensor = self.tensors.get_mut(id)?;
-            cx.pool.release_all(&tensor.holders, tensor.bytes());
-            tensor.ty = types[*out as usize].clone();
-            tensor.spread = spread(&mesh, layouts);
-            tensor.holders = Holders::all(&mesh);
-            let bytes = tensor.bytes();
-            mesh.workers.iter().for_each(|w| cx.pool.hold(*w, bytes));
-        }
-        self.last_added += 1;
-        let seq = self.last_added;
-        let mut pending = Pending::new(&mesh.workers, left.outs.clone(), Vec::new());
-        pending.origins = divided.parts.first().map(|p| p.origins.clone());
-        self.send_parts_of(seq, &left, &mesh, &divided, &mut Parts::new(), cx).ok()?;
-        let outs = left.outs.clone();
-        pending.program = Some(Box::new(left));
-        self.added.insert(seq, pending);
-        Some(outs)
-    }
-
-    /// Asks every worker for its piece of a tensor.
-    pub(super) fn fetch_pieces(&mut self, fetch: Fetch, spread: &Spread, parts: &mut Parts) -> Result<()> {
-        let Some(tensor) = self.tensors.get(&fetch.tensor) else { return Ok(()) };
-        let shape = tensor.ty.shape.clone();
-        let mut gather = Gather { waiting: Vec::new(), got: Vec::new(), from: Vec::new() };
-        for (rank, &worker) in spread.mesh.workers.iter().enumerate() {
-            let place = place(&spread.mesh.shape, rank);
-            // Where an axis holds the same again, its first part is asked.
-            let again = |(l, part): (&Layout, &Part)| *l == Layout::Whole && part.index > 0;
-            if spread.layouts.iter().zip(&place).any(again) {
-                continue;
-            }
-            let range = |dim: usize| range_at(shape[dim], dim, &spread.layouts, &place);
-            let ranges = || (0..shape.len()).map(range);
-            let starts = ranges().map(|r| r.start as u64).collect();
-            let sizes = ranges().map(|r| r.len() as u64).collect();
-            gather.waiting.push((worker, starts, sizes));
-            self.looked.insert(worker);
-            part(parts, worker).fetches.push(Fetch { req: fetch.req, tensor: fetch.tensor });
-        }
-        if self.fetches.contains_key(&fetch.req) || self.gathers.insert(fetch.req, gather).is_some() {
-            bail!(Value, "fetch: request {} was made twice", fetch.req);
-        }
-        Ok(())
-    }
-
-    /// A worker's piece of a tensor has come, or the reason why there is none.
-    pub(super) fn got_piece(&mut self, worker: WorkerId, value: Value) {
-        let Some(gather) = self.gathers.get_mut(&value.req) else { return };
-        let Some(at) = gather.waiting.iter().position(|(w, ..)| *w == worker) else { return };
-        let (_, starts, sizes) = gather.waiting.remove(at);
-        match value.result {
-            Ok(payload) => {
-                gather.got.push(Piece { starts, sizes, payload });
-                gather.from.push(worker);
-            }
-            Err(failure) => {
-                self.gathers.remove(&value.req);
-                return self.tell_value(Value { req: value.req, result: Err(failure) });
-            }
-        }
-        if gather.waiting.is_empty() {
-            let (pieces, from) = (std::mem::take(&mut gather.got), std::mem::take(&mut gather.from));
-            self.gathers.remove(&value.req);
-            // A client that cannot reach them asks for the pieces by their places.
-            from.into_iter().for_each(|worker| self.granted(value.req, worker));
-            self.news.values.push(Value { req: value.req, result: Ok(Payload::Pieces(pieces)) });
-        }
-    }
-}
-
-/// How a result lies; nothing if every worker has all of it.
-fn spread(mesh: &Arc<Mesh>, layouts: &Layouts) -> Option<Box<Spread>> {
-    let splits = layouts.iter().zip(&mesh.shape).any(|(l, n)| *l != Layout::Whole && *n > 1);
-    splits.then(|| Box::new(Spread { mesh: mesh.clone(), layouts: layouts.clone() }))
 }

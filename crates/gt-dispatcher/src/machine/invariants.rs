@@ -64,13 +64,13 @@ impl Machine {
             ensure(*seq > s.completed() && *seq <= s.last_seq, || format!("I4: program {seq}"))?;
         }
         ensure(s.reported <= s.completed(), || "I4: reported".into())?;
-        for (id, tensor) in &s.tensors {
+        for (id, tensor) in s.tensors.iter() {
             let broken = |which: &str| format!("{which}: tensor {} {tensor:?}", id.0);
             for holder in tensor.holders.iter() {
                 ensure(knows(holder.worker), || broken("I2"))?;
                 let from = |w: WorkerId| tensor.holders.iter().any(|h| h.worker == w && h.moving.is_none());
                 ensure(holder.moving.is_none_or(from), || broken("I6"))?;
-                let moving = s.moves.get(&(*id, holder.worker)).map(|m| m.from);
+                let moving = s.moves.get(&(id, holder.worker)).map(|m| m.from);
                 ensure(holder.moving == moving, || broken("I6"))?;
                 loads.entry(holder.worker).or_default().1 += tensor.bytes();
             }

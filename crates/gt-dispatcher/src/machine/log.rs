@@ -448,10 +448,10 @@ impl Session {
             WorkerCmd::Poison { tensor, failure, .. } => self.note(cx, "ERROR", to, "Poison", 0, || {
                 format!("{} {}", tensor_text(*tensor), failure_text(failure))
             }),
-            WorkerCmd::Gang { gang, run, .. } => self.note(cx, "WORKER_SEND", to, "Gang", 16, || {
-                let (number, seq) = (gang.number, run.seq);
-                let ops = run.program.structure.instrs.len();
-                format!("gang={number} program={seq} ops={ops} key={:04x}", run.program.key >> 48)
+            WorkerCmd::Gang { gang, share, .. } => self.note(cx, "WORKER_SEND", to, "Gang", 16, || {
+                let (number, seq) = (gang.number, share.seq);
+                let ops = share.structure.instrs.len();
+                format!("gang={number} program={seq} ops={ops} key={:04x}", share.key >> 48)
             }),
             WorkerCmd::Mesh(_)
             | WorkerCmd::Disband { .. }

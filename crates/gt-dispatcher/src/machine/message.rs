@@ -170,7 +170,7 @@ impl Session {
             self.fetch(fetch, &mut parts, cx)?;
         }
         for id in batch.frees {
-            if self.tensors.get(&id).is_some_and(|t| t.freed_by == 0) {
+            if self.tensors.get(id).is_some_and(|t| t.freed_by == 0) {
                 self.drop_tensor(cx, id, &[]);
             }
         }

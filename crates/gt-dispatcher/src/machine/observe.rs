@@ -288,7 +288,7 @@ impl Machine {
                 let holders: Vec<String> = t.holders.iter().map(|h| name(h.worker)).collect();
                 let pieces = t.spread.as_ref().map_or(1, |s| s.pieces());
                 let copies = (holders.len() / pieces).max(1);
-                (*id, t.ty.clone(), (t.ty.bytes() * copies) as u64, holders)
+                (id, t.ty.clone(), (t.ty.bytes() * copies) as u64, holders)
             })
             .collect();
         tensors.sort_by_key(|(id, ..)| *id);

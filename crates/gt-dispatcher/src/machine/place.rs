@@ -5,13 +5,14 @@ use super::checked::Rules;
 use super::gang::Ready;
 use super::holders::Holder;
 use super::message::{Parts, part};
-use super::session::{Move, Moved, Pending, Session, Tensor, no_workers};
+use super::session::{Move, Moved, Pending, Session, no_workers};
+use super::tensor::{Made, Tensor};
 use foldhash::fast::FixedState;
 use gt_ir::{DType, Error, Program, Result, TensorId, Ty, bail};
 use gt_net::msg::{Failure, Prefix, Run, WorkerCmd, WorkerId};
 use smallvec::SmallVec;
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
 
 /// Programs of one session begun early at most: a stream has one.
 const MAX_PREFIXES: usize = 64;
@@ -48,17 +49,22 @@ impl Session {
         self.counters.instructions += program.structure.instrs.len() as u64;
         let checked = cx.checked.check(&mut program).and_then(|Rules { types, binding }| {
             binding.check(&program)?;
+            if let Ready::Again(_) = ready {
+                self.check_outs(seq, &program.outs)?;
+                return Ok((Inputs::At(None), types));
+            }
             self.check_marks(&program.structure, cx)?;
             Ok((self.check_tensors(seq, &program)?, types))
         });
         let fails = |error: Error| Failure { root: seq, instr: None, error };
         let (failure, types) = match (checked, ready) {
             (Ok((Inputs::Poisoned(failure), types)), _) => (*failure, Some(types)),
-            (Ok((_, types)), Ready::Gang(mesh, divided)) => {
-                if let Some(id) = prefix {
-                    self.forget(id, None, cx);
-                }
-                return self.send_gang(seq, program, &types, mesh, &divided, parts, cx);
+            (Ok(_), Ready::Gang(course, lay)) => {
+                self.keep_course(&program, lay, &course, cx);
+                return self.send_gang(Run { seq, program, prefix }, &course, parts, cx);
+            }
+            (Ok(_), Ready::Again(course)) => {
+                return self.send_gang(Run { seq, program, prefix }, &course, parts, cx);
             }
             (Ok((_, types)), Ready::Fails(error)) => (fails(error), Some(types)),
             (Ok((inputs, types)), Ready::Alone | Ready::Waits(_)) => {
@@ -98,10 +104,9 @@ impl Session {
         let mut seen = BTreeSet::new();
         let here = program.inputs.iter().zip(&program.structure.inputs).all(|(id, input)| {
             // Of a tensor that is spread over a mesh a worker may have a piece only.
-            let usable =
-                |t: &Tensor| t.ty == input.ty && t.poison.is_none() && t.freed_by == 0 && t.spread.is_none();
+            let usable = |t: &Tensor| t.ty == input.ty && t.is_usable() && t.spread.is_none();
             let there = |t: &Tensor| usable(t) && at.is_some_and(|worker| t.is_at(worker));
-            !input.dies && seen.insert(*id) && self.tensors.get(id).is_some_and(there)
+            !input.dies && seen.insert(*id) && self.tensors.get(*id).is_some_and(there)
         });
         let fits = || program.structure.check().and_then(|types| program.check_binding(&types)).is_ok();
         if !here || !program.frees.is_empty() || !fits() {
@@ -127,17 +132,18 @@ impl Session {
     fn check_tensors(&mut self, seq: u64, program: &Program) -> Result<Inputs> {
         let mut poison = None;
         let mut at = self.home;
+        self.reads += 1;
         for (id, input) in program.inputs.iter().zip(&program.structure.inputs) {
-            let Some(tensor) = self.tensors.get_mut(id) else {
+            let Some(tensor) = self.tensors.get_mut(*id) else {
                 bail!(Value, "program {seq}: it reads tensor {}, which does not exist", id.0)
             };
             if tensor.freed_by != 0 {
                 bail!(Value, "program {seq}: tensor {} was freed by program {}", id.0, tensor.freed_by);
             }
-            if tensor.read_by == seq {
+            if tensor.read_at == self.reads {
                 bail!(Value, "program {seq}: tensor {} is an input twice", id.0);
             }
-            tensor.read_by = seq;
+            tensor.read_at = self.reads;
             at = at.filter(|home| tensor.is_at(*home));
             match &tensor.poison {
                 Some(why) => {
@@ -162,7 +168,7 @@ impl Session {
         }
         let mut written: HashSet<TensorId, FixedState> = HashSet::default();
         for id in outs {
-            if self.tensors.contains_key(id) || !written.insert(*id) {
+            if self.tensors.contains(*id) || !written.insert(*id) {
                 bail!(Value, "program {seq}: tensor {} is written twice", id.0);
             }
         }
@@ -170,14 +176,25 @@ impl Session {
     }
 
     pub(super) fn add(&mut self, id: TensorId, tensor: Tensor, cx: &mut Cx) -> Result<()> {
-        let Entry::Vacant(place) = self.tensors.entry(id) else {
+        if self.tensors.contains(id) {
             bail!(Value, "tensor {} is written twice", id.0);
-        };
+        }
         for holder in tensor.holders.iter() {
             cx.pool.hold(holder.worker, tensor.bytes());
         }
-        place.insert(tensor);
+        self.tensors.add(id, tensor);
         self.newest = self.newest.max(id);
+        Ok(())
+    }
+
+    /// Adds the results of a program.
+    pub(super) fn add_made(&mut self, made: &Arc<Made>, program: &Program) -> Result<()> {
+        for (id, tensor) in made.tensors(program) {
+            if !self.tensors.add(id, tensor) {
+                bail!(Value, "tensor {} is written twice", id.0);
+            }
+            self.newest = self.newest.max(id);
+        }
         Ok(())
     }
 
@@ -189,7 +206,8 @@ impl Session {
             // Nobody looks at the type of what has no value.
             let mut tensor = Tensor::new(out.unwrap_or_else(|| Ty::new(DType::Bool, [0])));
             tensor.poison = Some(Box::new(failure.clone()));
-            self.tensors.entry(id).or_insert(tensor);
+            // What is there already is not this program's to spoil.
+            self.tensors.add(id, tensor);
             self.newest = self.newest.max(id);
         }
         self.news.failures.push((seq, failure));
@@ -209,7 +227,7 @@ impl Session {
         }
         let mut bytes: SmallVec<[(WorkerId, u64); 4]> = SmallVec::new();
         for id in &program.inputs {
-            let Some(tensor) = self.tensors.get(id) else { continue };
+            let Some(tensor) = self.tensors.get(*id) else { continue };
             for holder in tensor.holders.iter() {
                 match bytes.iter_mut().find(|(w, _)| *w == holder.worker) {
                     Some((_, n)) => *n += tensor.bytes(),
@@ -241,17 +259,15 @@ impl Session {
         cx: &mut Cx,
     ) -> Result<()> {
         let Run { seq, mut program, prefix } = run;
-        for (&id, &out) in program.outs.iter().zip(&program.structure.outs) {
-            let mut tensor = Tensor::new(types[out as usize].clone());
-            tensor.holders.push(Holder { worker, moving: None });
-            self.add(id, tensor, cx)?;
-        }
+        let made = cx.checked.made(&program, types, worker);
+        self.add_made(&made, &program)?;
+        cx.pool.hold(worker, made.all_bytes);
         let dying =
             program.inputs.iter().zip(&program.structure.inputs).filter(|(_, i)| i.dies).map(|(id, _)| id);
         let mut frees = Vec::with_capacity(program.frees.len());
         let mut here = true;
         for &id in program.frees.iter().chain(dying) {
-            let Some(tensor) = self.tensors.get_mut(&id) else {
+            let Some(tensor) = self.tensors.get_mut(id) else {
                 here = false;
                 continue;
             };
@@ -262,7 +278,7 @@ impl Session {
             here &= tensor.is_at(worker);
         }
         if !here {
-            program.frees.retain(|id| self.tensors.get(id).is_some_and(|t| t.is_at(worker)));
+            program.frees.retain(|id| self.tensors.get(*id).is_some_and(|t| t.is_at(worker)));
         }
         let outs = program.outs.clone();
         self.pending.insert(seq, Pending::new(&[worker], outs, frees));
@@ -275,12 +291,12 @@ impl Session {
 
     /// Has a copy of a tensor brought to a worker that has none.
     pub(super) fn bring(&mut self, id: TensorId, goal: WorkerId, parts: &mut Parts, cx: &mut Cx) {
-        let Some(tensor) = self.tensors.get_mut(&id) else { return };
+        let Some(tensor) = self.tensors.get_mut(id) else { return };
         if tensor.is_at(goal) {
             return;
         }
         let Some(source) = tensor.source() else { return };
-        tensor.holders.push(Holder { worker: goal, moving: Some(source) });
+        tensor.facts().holders.push(Holder { worker: goal, moving: Some(source) });
         let (ty, bytes) = (tensor.ty.clone(), tensor.bytes());
         cx.pool.hold(goal, bytes);
         // What writes the tensor goes out before it is sent.

@@ -28,6 +28,8 @@ pub(super) struct Worker {
 pub(super) struct Pool {
     workers: BTreeMap<WorkerId, Worker>,
     placements: u64,
+    /// How often a worker has come or gone.
+    state: u64,
 }
 
 /// What a queued program or a session counts for, in bytes, when loads are compared.
@@ -41,12 +43,19 @@ pub(super) fn whom(info: &WorkerInfo) -> Arc<str> {
 impl Pool {
     pub fn add(&mut self, id: WorkerId, info: WorkerInfo) {
         let (whom, sessions) = (whom(&info), BTreeSet::new());
+        self.state += 1;
         self.workers
             .insert(id, Worker { info, whom, queued: 0, live_bytes: 0, sessions, homes: 0, placed: 0 });
     }
 
     pub fn remove(&mut self, id: WorkerId) -> Option<Worker> {
+        self.state += 1;
         self.workers.remove(&id)
+    }
+
+    /// A number that stays as it is while the same workers are connected.
+    pub fn state(&self) -> u64 {
+        self.state
     }
 
     pub fn get(&self, id: WorkerId) -> Option<&Worker> {

@@ -100,20 +100,20 @@ impl Session {
         mut spared: Vec<TensorId>,
         cx: &mut Cx,
     ) {
-        if let Some(origins) = done.origins.filter(|_| failure.root == seq) {
+        if let Some(origins) = done.origins.as_ref().filter(|_| failure.root == seq) {
             failure.instr = failure.instr.and_then(|i| origins.get(i as usize).copied());
         }
         let own = failure.root == seq && !matches!(failure.error, Error::Connection(_));
-        if let (Some(program), Some(instr), true) = (&done.program, failure.instr, own) {
-            spared = self.rescue(program, instr as usize, cx);
+        if let (Some(whole), Some(instr), true) = (&done.whole, failure.instr, own) {
+            spared = self.rescue(whole, instr as usize, cx);
         }
-        for id in done.outs {
-            if let Some(tensor) = self.tensors.get_mut(&id).filter(|_| !spared.contains(&id)) {
+        for id in done.outs() {
+            if let Some(tensor) = self.tensors.get_mut(*id).filter(|_| !spared.contains(id)) {
                 tensor.poison = Some(Box::new(failure.clone()));
             }
         }
         for id in done.frees {
-            if let Some(tensor) = self.tensors.get_mut(&id) {
+            if let Some(tensor) = self.tensors.get_mut(id) {
                 tensor.freed_by = 0;
             }
         }
@@ -143,8 +143,8 @@ impl Session {
             return;
         }
         self.moves.remove(&(id, goal));
-        if let Some(tensor) = self.tensors.get_mut(&id) {
-            tensor.holders.set_moving(goal, None);
+        if let Some(tensor) = self.tensors.get_mut(id) {
+            tensor.facts().holders.set_moving(goal, None);
         }
         let session = self.id;
         match result {
@@ -159,11 +159,11 @@ impl Session {
 
     /// A copy will never come, because the tensor has no value or only because the road is closed.
     fn copy_failed(&mut self, id: TensorId, goal: WorkerId, failure: &Failure, cx: &mut Cx) {
-        let Some(tensor) = self.tensors.get_mut(&id) else { return };
+        let Some(tensor) = self.tensors.get_mut(id) else { return };
         // A program over several workers would only ask for the same copy again.
         let again = self.waits.is_none();
         if again && tensor.poison.is_none() && matches!(failure.error, Error::Connection(_)) {
-            tensor.holders.remove(goal);
+            tensor.facts().holders.remove(goal);
             cx.pool.release(goal, tensor.bytes());
             self.frees.entry(goal).or_default().push(id);
         } else {
@@ -215,11 +215,11 @@ impl Session {
         }
         self.moves.retain(|(_, goal), _| *goal != worker);
         let mut ids: Vec<TensorId> =
-            self.tensors.iter().filter(|(_, t)| t.is_at(worker)).map(|(id, _)| *id).collect();
+            self.tensors.iter().filter(|(_, t)| t.is_at(worker)).map(|(id, _)| id).collect();
         ids.sort_unstable();
         for id in ids {
-            let Some(tensor) = self.tensors.get_mut(&id) else { continue };
-            tensor.holders.remove(worker);
+            let Some(tensor) = self.tensors.get_mut(id) else { continue };
+            tensor.facts().holders.remove(worker);
             if tensor.source().is_none() || tensor.spread.is_some() {
                 tensor.poison.get_or_insert_with(|| Box::new(why(0)));
             }
@@ -261,15 +261,15 @@ impl Session {
     fn rescue_copy(&mut self, id: TensorId, goal: WorkerId, why: Failure, cx: &mut Cx) {
         let Some(Move { ty, .. }) = self.moves.remove(&(id, goal)) else { return };
         let (mut source, mut failure) = (None, why);
-        if let Some(tensor) = self.tensors.get_mut(&id) {
+        if let Some(tensor) = self.tensors.get_mut(id) {
             source = tensor.source();
-            tensor.holders.set_moving(goal, source);
+            tensor.facts().holders.set_moving(goal, source);
             failure = tensor.poison.as_deref().cloned().unwrap_or(failure);
         }
         match source {
             Some(source) => {
                 // What is still being put together there is sent after that.
-                let now = !self.added.values().any(|p| p.outs.contains(&id));
+                let now = !self.added.values().any(|p| p.outs().contains(&id));
                 self.send_copy(id, ty, source, goal, now, cx)
             }
             None => self.tell_worker(cx, goal, WorkerCmd::Poison { session: self.id, tensor: id, failure }),
@@ -278,7 +278,7 @@ impl Session {
 
     /// Asks another holder for a value, or answers why there is none.
     fn ask_again(&mut self, req: u64, tensor: TensorId, why: Failure, cx: &mut Cx) {
-        let known = self.tensors.get(&tensor);
+        let known = self.tensors.get(tensor);
         match known.filter(|t| t.poison.is_none()).and_then(|t| t.source()) {
             Some(worker) => {
                 self.fetches.insert(req, Asked { worker, tensor });

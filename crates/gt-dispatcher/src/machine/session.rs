@@ -1,16 +1,18 @@
 //! One client's session: its tensors, its unfinished programs, and what is on its way to and from workers.
 
 use super::Cx;
+use super::course::Taken;
 use super::gang::{ADDED, Sharding, Wait};
-use super::holders::Holders;
 use super::log::Log;
 use super::mesh::Mesh;
 use super::signals::Signals;
+use super::tensor::Tensor;
+use super::tensors::Tensors;
+use crate::shard::Divided;
 use foldhash::fast::FixedState;
-use gt_ir::layout::Layouts;
-use gt_ir::{Error, Layout, Program, Result, TensorId, Ty};
+use gt_ir::{Error, Result, TensorId, Ty};
 use gt_net::compiling::Compiling;
-use gt_net::msg::{ClientMsg, Failure, Piece, SessionId, SessionMsg, Value, WorkerCmd, WorkerId};
+use gt_net::msg::{ClientMsg, Failure, Piece, SessionId, SessionMsg, Share, Value, WorkerCmd, WorkerId};
 use gt_net::observe::Detail;
 use smallvec::SmallVec;
 use std::cell::Cell;
@@ -18,58 +20,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::Action;
-
-/// What is known of a tensor.
-#[derive(Debug)]
-pub struct Tensor {
-    pub ty: Ty,
-    pub holders: Holders,
-    /// Why it has no value.
-    pub poison: Option<Box<Failure>>,
-    /// The unfinished program that frees it if it succeeds; 0 for none.
-    pub freed_by: u64,
-    /// The last program that read it.
-    pub read_by: u64,
-    /// How it lies on a mesh, if no worker has all of it; its holders are the mesh's workers. Apart, because most do not
-    /// and a step touches hundreds of tensors.
-    pub spread: Option<Box<Spread>>,
-}
-
-/// How a tensor lies on the workers of a mesh.
-#[derive(Clone, Debug)]
-pub struct Spread {
-    pub mesh: Arc<Mesh>,
-    pub layouts: Layouts,
-}
-
-impl Spread {
-    /// How many pieces make up the tensor. Axes on which it is whole hold the same pieces again.
-    pub fn pieces(&self) -> usize {
-        let axes = self.layouts.iter().zip(&self.mesh.shape);
-        axes.filter(|(layout, _)| matches!(layout, Layout::Split(_))).map(|(_, n)| n).product()
-    }
-}
-
-impl Tensor {
-    pub fn new(ty: Ty) -> Tensor {
-        Tensor { ty, holders: Holders::default(), poison: None, freed_by: 0, read_by: 0, spread: None }
-    }
-
-    pub fn is_at(&self, worker: WorkerId) -> bool {
-        self.holders.contains(worker)
-    }
-
-    /// A holder whose copy does not depend on another worker.
-    pub fn source(&self) -> Option<WorkerId> {
-        self.holders.source()
-    }
-
-    /// Bytes at one holder, on average.
-    pub fn bytes(&self) -> u64 {
-        let pieces = self.spread.as_ref().map_or(1, |s| s.pieces() as u64);
-        self.ty.bytes() as u64 / pieces
-    }
-}
 
 /// A copy on its way to a worker. It arrives even if the client drops the tensor meanwhile: programs wait for it.
 #[derive(Debug)]
@@ -104,10 +54,11 @@ pub(super) struct Pending {
     /// For a program that was divided: the instruction of the whole that each of its own belongs to.
     pub origins: Option<Arc<Vec<u32>>>,
     /// And the whole program itself, to be run again without what failed.
-    pub program: Option<Box<Program>>,
+    pub whole: Option<Box<Share>>,
     /// The mesh that all its workers are.
     pub mesh: Option<Arc<Mesh>>,
-    pub outs: Vec<TensorId>,
+    /// What it makes, unless the whole program says so.
+    outs: Vec<TensorId>,
     /// What it frees if it succeeds, dying inputs included.
     pub frees: Vec<TensorId>,
 }
@@ -116,7 +67,22 @@ impl Pending {
     pub fn new(workers: &[WorkerId], outs: Vec<TensorId>, frees: Vec<TensorId>) -> Pending {
         let workers = SmallVec::from_slice(workers);
         let ran = workers.clone();
-        Pending { ran, workers, failure: None, origins: None, program: None, mesh: None, outs, frees }
+        Pending { ran, workers, failure: None, origins: None, whole: None, mesh: None, outs, frees }
+    }
+
+    /// A program that was divided over a mesh.
+    pub fn divided(whole: Share, mesh: &Arc<Mesh>, divided: &Divided, frees: Vec<TensorId>) -> Pending {
+        Pending {
+            origins: divided.parts.first().map(|part| part.origins.clone()),
+            whole: Some(Box::new(whole)),
+            mesh: Some(mesh.clone()),
+            ..Pending::new(&mesh.workers, Vec::new(), frees)
+        }
+    }
+
+    /// What it makes.
+    pub fn outs(&self) -> &[TensorId] {
+        self.whole.as_ref().map_or(&self.outs, |whole| &whole.ids.outs)
     }
 }
 
@@ -195,7 +161,11 @@ pub struct Session {
     compiling: Compiling,
     /// Where its programs run unless there is a reason against it.
     pub(super) home: Option<WorkerId>,
-    pub(super) tensors: HashMap<TensorId, Tensor, FixedState>,
+    pub(super) tensors: Tensors,
+    /// How often the inputs of a program were looked through.
+    pub(super) reads: u64,
+    /// How its programs went over meshes, by plan key.
+    pub(super) courses: HashMap<u64, Taken, FixedState>,
     /// No tensor with a higher number has come so far.
     pub(super) newest: TensorId,
     /// The number of the last program received.
@@ -281,7 +251,9 @@ impl Session {
             watch: (on("GT_DEBUG_WORKER"), on("GT_DEBUG_COMPILE")),
             compiling,
             home: None,
-            tensors: HashMap::default(),
+            tensors: Tensors::default(),
+            reads: 0,
+            courses: HashMap::default(),
             newest: TensorId(0),
             last_seq: 0,
             pending: BTreeMap::new(),
@@ -370,7 +342,13 @@ impl Session {
 
     /// Drops a tensor here, and at its holders with the next message to each.
     pub(super) fn drop_tensor(&mut self, cx: &mut Cx, id: TensorId, except: &[WorkerId]) {
-        let Some(tensor) = self.tensors.remove(&id) else { return };
+        if let Some(tensor) = self.tensors.remove(id) {
+            self.dropped(cx, id, &tensor, except);
+        }
+    }
+
+    /// Has a tensor that is gone from here dropped at its holders.
+    fn dropped(&mut self, cx: &mut Cx, id: TensorId, tensor: &Tensor, except: &[WorkerId]) {
         // Nobody hears of bytes that come for what is gone.
         self.arriving.remove(&id);
         cx.pool.release_all(&tensor.holders, tensor.bytes());
@@ -407,14 +385,11 @@ impl Session {
     pub(super) fn drop_freed(&mut self, cx: &mut Cx, ids: Vec<TensorId>, mesh: &Mesh, ran: &[WorkerId]) {
         let mut bytes = 0;
         for id in ids {
-            let there = |t: &&Tensor| t.holders.mesh().is_some_and(|m| m.id == mesh.id);
-            match self.tensors.get(&id).filter(there).map(Tensor::bytes) {
-                Some(freed) => {
-                    bytes += freed;
-                    self.tensors.remove(&id);
-                    self.arriving.remove(&id);
-                }
-                None => self.drop_tensor(cx, id, ran),
+            let Some(tensor) = self.tensors.remove(id) else { continue };
+            if tensor.holders.mesh().is_some_and(|m| m.id == mesh.id) {
+                bytes += tensor.bytes();
+            } else {
+                self.dropped(cx, id, &tensor, ran);
             }
         }
         mesh.workers.iter().for_each(|w| cx.pool.release(*w, bytes));
@@ -436,10 +411,11 @@ impl Session {
         if let Some(home) = self.home.and_then(|id| cx.pool.get_mut(id)) {
             home.homes -= 1;
         }
-        for tensor in self.tensors.values() {
+        for (_, tensor) in self.tensors.iter() {
             cx.pool.release_all(&tensor.holders, tensor.bytes());
         }
         self.tensors.clear();
+        self.courses.clear();
         self.pending.clear();
         self.added.clear();
     }

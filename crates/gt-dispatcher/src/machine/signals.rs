@@ -22,6 +22,10 @@ impl Signals {
         self.specs.is_empty()
     }
 
+    pub fn len(&self) -> usize {
+        self.specs.len()
+    }
+
     /// The signal of this number.
     pub fn get(&self, signal: u32) -> Option<&SignalSpec> {
         self.specs.get(signal as usize)

@@ -2,14 +2,15 @@
 
 use super::holders::Holder;
 use super::message::{Parts, part};
-use super::session::{Asked, Session, Tensor, no_workers};
+use super::session::{Asked, Session, no_workers};
+use super::tensor::Tensor;
 use super::{Action, Carry, Cx, Way};
 use gt_ir::{Error, Result, TensorId, Ty, bail};
 use gt_net::msg::{Bytes, Failure, Fetch, SessionMsg, Value, WorkerCmd};
 
 impl Session {
     pub(super) fn fetch(&mut self, fetch: Fetch, parts: &mut Parts, cx: &mut Cx) -> Result<()> {
-        let Some(tensor) = self.tensors.get(&fetch.tensor) else {
+        let Some(tensor) = self.tensors.get(fetch.tensor) else {
             bail!(Value, "fetch: tensor {} does not exist", fetch.tensor.0)
         };
         if tensor.freed_by != 0 {
@@ -57,7 +58,7 @@ impl Session {
             }
             return self.add(id, tensor, cx);
         };
-        tensor.holders.push(Holder { worker, moving: None });
+        tensor.facts().holders.push(Holder { worker, moving: None });
         self.add(id, tensor, cx)?;
         let session = self.id;
         match data {
@@ -106,7 +107,7 @@ impl Session {
         let Some((worker, _)) = self.take_upload(id) else { return };
         self.arriving.remove(&id);
         let failure = Failure { root: 0, instr: None, error };
-        if let Some(tensor) = self.tensors.get_mut(&id) {
+        if let Some(tensor) = self.tensors.get_mut(id) {
             tensor.poison.get_or_insert_with(|| Box::new(failure.clone()));
         }
         self.tell_worker(cx, worker, WorkerCmd::Poison { session: self.id, tensor: id, failure });
@@ -122,7 +123,7 @@ impl Session {
         // Whoever has a piece of a value has no other, so only the one that promised it can send it.
         let at = piece.unwrap_or(0) as usize;
         let granted = self.granted.iter().filter(|(r, _)| *r == req).nth(at).map(|(_, w)| *w);
-        let holder = || self.tensors.get(&id).filter(|_| piece.is_none()).and_then(Tensor::source);
+        let holder = || self.tensors.get(id).filter(|_| piece.is_none()).and_then(Tensor::source);
         match granted.or_else(holder).filter(|w| cx.pool.get(*w).is_some()) {
             Some(worker) => {
                 self.relays.push((worker, id, req));

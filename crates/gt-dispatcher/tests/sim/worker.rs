@@ -185,11 +185,11 @@ impl Worker {
         gangs: &mut Gangs,
     ) {
         match command {
-            WorkerCmd::Gang { session, gang, run } => {
+            WorkerCmd::Gang { session, gang, share } => {
                 assert!(self.gangs.back().is_none_or(|last| *last < gang.number), "gangs come in order");
                 self.gangs.push_back(gang.number);
                 let table = self.sessions.entry(session).or_default();
-                table.queue.push_back(Item::Gang(gang, run));
+                table.queue.push_back(Item::Gang(gang, share.run()));
                 table.queue.push_back(Item::Close(Vec::new(), Vec::new()));
             }
             WorkerCmd::Mesh(mesh) => {

@@ -5,7 +5,7 @@ use super::gang::Gangs;
 use super::rng::Rng;
 use super::worker::{Transfer, Worker};
 use gt_dispatcher::shard::{Ask, divide};
-use gt_dispatcher::{Action, Carry, Config, Event, Machine, Way};
+use gt_dispatcher::{Action, Carry, Config, Event, Machine, Vouched, Way};
 use gt_ir::Error;
 use gt_net::msg::{
     Bytes, ClientMsg, Failure, Payload, SessionId, SessionMsg, Value, WorkerCmd, WorkerId, WorkerMsg,
@@ -230,6 +230,10 @@ impl World {
     fn hear_client(&mut self, session: SessionId) {
         let message = self.clients.get_mut(&session).and_then(|side| side.to.pop_front());
         if let Some(message) = message {
+            if let (ClientMsg::Batch(batch), true) = (&message, self.rng.chance(30)) {
+                let vouched = batch.runs.iter().filter_map(|run| Vouched::new(&run.program.structure).ok());
+                self.step(Event::Vouched(vouched.collect()));
+            }
             self.step(Event::Client(session, message));
         }
     }

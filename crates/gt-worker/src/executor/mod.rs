@@ -52,9 +52,9 @@ impl Executor {
                 Next::Tell(session) => self.tell(session),
                 Next::Upload(upload) => self.upload(upload),
                 Next::Item(session, Item::Run(run)) => drop(self.program(session, run, None)),
-                Next::Item(session, Item::Gang(gang, run)) => {
+                Next::Item(session, Item::Gang(gang, share)) => {
                     let seat = core.sit(gang);
-                    match self.program(session, *run, Some((gang, &seat))) {
+                    match self.program(session, share.run(), Some((gang, &seat))) {
                         Some(doubt) => {
                             core.pass(gang);
                             core.watch(&doubt);

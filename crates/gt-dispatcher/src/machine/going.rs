@@ -1,0 +1,197 @@
+//! Programs over several workers on their way: what goes to each, what is put together for those that run on one, and
+//! what is left of one that failed.
+
+use super::Cx;
+use super::course::Course;
+use super::mesh::{Mesh, Situation};
+use super::message::Parts;
+use super::session::{Pending, Session};
+use super::tensor::{Made, Spread};
+use crate::shard::{self, Divided};
+use gt_ir::program::Without;
+use gt_ir::{Input, Program, Result, Structure, TensorId, Ty};
+use gt_net::msg::{Gang, Ids, Run, Share, WorkerCmd, WorkerId};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// Programs of more instructions are not worked out again without the one that failed.
+const RESCUED: usize = 4096;
+
+impl Session {
+    /// Sends a divided program to its workers.
+    pub(super) fn send_gang(
+        &mut self,
+        run: Run,
+        course: &Course,
+        parts: &mut Parts,
+        cx: &mut Cx,
+    ) -> Result<()> {
+        let Run { seq, program, prefix } = run;
+        if let Some(id) = prefix {
+            self.forget(id, None, cx);
+        }
+        let Course { mesh, divided, made } = course;
+        self.add_made(made, &program)?;
+        mesh.workers.iter().for_each(|w| cx.pool.hold(*w, made.all_bytes));
+        let dying = program.inputs.iter().zip(&program.structure.inputs).filter(|(_, i)| i.dies);
+        let mut frees = Vec::with_capacity(program.frees.len() + program.inputs.len());
+        for id in program.frees.iter().chain(dying.map(|(id, _)| id)) {
+            if let Some(tensor) = self.tensors.get_mut(*id).filter(|t| t.freed_by == 0) {
+                tensor.freed_by = seq;
+                frees.push(*id);
+            }
+        }
+        let whole = Share::from(Run { seq, program, prefix: None });
+        self.send_shares(&whole, mesh, divided, parts, cx)?;
+        self.pending.insert(seq, Pending::divided(whole, mesh, divided, frees));
+        Ok(())
+    }
+
+    /// Sends every worker of a mesh its share of a program. The ids are there once for all of them.
+    fn send_shares(
+        &mut self,
+        whole: &Share,
+        mesh: &Mesh,
+        divided: &Divided,
+        parts: &mut Parts,
+        cx: &mut Cx,
+    ) -> Result<()> {
+        let gang = Gang { mesh: mesh.id, number: cx.meshes.number() };
+        cx.out.reserve(mesh.workers.len());
+        let everywhere = |id: &TensorId| self.tensors.get(*id).is_some_and(|t| t.holders.cover(mesh));
+        let all = whole.ids.frees.iter().all(everywhere);
+        for (&worker, local) in mesh.workers.iter().zip(&divided.parts) {
+            // What the session sent there before comes first.
+            if let Some(at) = parts.iter().position(|(w, _)| *w == worker) {
+                let (_, batch) = parts.remove(at);
+                self.send_part(worker, batch, cx);
+            }
+            cx.log.divided(local.key, &local.origins);
+            let share = Share {
+                seq: whole.seq,
+                structure: local.structure.clone(),
+                key: local.key,
+                slots: local.bind(&whole.slots)?,
+                ids: if all { whole.ids.clone() } else { self.ids_at(worker, &whole.ids) },
+            };
+            if let Some(state) = cx.pool.get_mut(worker) {
+                state.queued += 1;
+            }
+            self.tell_worker(cx, worker, WorkerCmd::Gang { session: self.id, gang, share });
+        }
+        Ok(())
+    }
+
+    /// The ids of a program for a worker that does not hold all that is freed with it.
+    fn ids_at(&self, worker: WorkerId, ids: &Ids) -> Arc<Ids> {
+        let there = |id: &&TensorId| self.tensors.get(**id).is_some_and(|t| t.is_at(worker));
+        let frees = ids.frees.iter().filter(there).copied().collect();
+        Arc::new(Ids { inputs: ids.inputs.clone(), outs: ids.outs.clone(), frees })
+    }
+
+    /// Has every input that lies on several workers put together, for a program that runs on one.
+    pub(super) fn gather_inputs(&mut self, program: &Program, parts: &mut Parts, cx: &mut Cx) {
+        for id in &program.inputs {
+            let lies = self.tensors.get(*id).filter(|t| t.is_usable()).and_then(|t| t.spread.clone());
+            if let Some(spread) = lies {
+                self.make_whole(*id, &spread, parts, cx);
+            }
+        }
+    }
+
+    /// Has the workers of a mesh put a tensor together, so that each has all of it.
+    pub(super) fn make_whole(&mut self, id: TensorId, spread: &Spread, parts: &mut Parts, cx: &mut Cx) {
+        let Some(tensor) = self.tensors.get_mut(id) else { return };
+        let ty = tensor.ty.clone();
+        cx.pool.release_all(&tensor.holders, tensor.bytes());
+        tensor.facts().spread = None;
+        for holder in tensor.holders.iter() {
+            cx.pool.hold(holder.worker, ty.bytes() as u64);
+        }
+        let structure = Arc::new(Structure {
+            inputs: vec![Input { ty: ty.clone(), dies: true }],
+            outs: vec![0],
+            ..Structure::default()
+        });
+        let ask = Situation {
+            inputs: vec![(spread.layouts.clone(), false)],
+            fixed: vec![(0, spread.mesh.whole().into_iter().map(Some).collect())],
+            keeps: SmallVec::new(),
+            must: true,
+            shape: spread.mesh.shape.clone(),
+            costs: self.costs(&spread.mesh),
+        }
+        .question(&structure, &Arc::from([ty]));
+        self.last_added += 1;
+        let seq = self.last_added;
+        let sent = match shard::divide(&ask) {
+            Ok(Some(divided)) => {
+                self.added.insert(seq, Pending::new(&spread.mesh.workers, vec![id], Vec::new()));
+                let ids = Arc::new(Ids { inputs: vec![id], outs: vec![id], frees: Vec::new() });
+                let whole = Share { seq, key: structure.key(), structure, slots: Vec::new(), ids };
+                self.send_shares(&whole, &spread.mesh, &divided, parts, cx)
+            }
+            Ok(None) => Ok(()),
+            Err(error) => Err(error),
+        };
+        if let (Err(error), Some(tensor)) = (sent, self.tensors.get_mut(id)) {
+            let failure = gt_net::msg::Failure { root: 0, instr: None, error };
+            tensor.poison = Some(Box::new(failure));
+        }
+    }
+
+    /// Has what did not depend on a failed instruction worked out again: a tensor that was merely recorded beside a
+    /// mistake is not lost with it. Gives the live-outs that will have a value after all.
+    pub(super) fn rescue(&mut self, whole: &Share, failed: usize, cx: &mut Cx) -> Vec<TensorId> {
+        self.try_rescue(&whole.clone().run().program, failed, cx).unwrap_or_default()
+    }
+
+    fn try_rescue(&mut self, program: &Program, failed: usize, cx: &mut Cx) -> Option<Vec<TensorId>> {
+        if program.structure.instrs.len() > RESCUED {
+            return None;
+        }
+        let mesh = self.mesh(program, cx)?;
+        let here = |id: &TensorId| {
+            let tensor = self.tensors.get(*id)?;
+            let fits = match &tensor.spread {
+                Some(spread) => spread.mesh == mesh,
+                None => tensor.holders.cover(&mesh),
+            };
+            (tensor.poison.is_none() && fits).then_some(())
+        };
+        program.inputs.iter().map(here).collect::<Option<Vec<()>>>()?;
+        let starts = program.structure.starts();
+        let mut lost = vec![false; *starts.last()? as usize];
+        let Without { structure, outs, .. } = program.structure.without(&starts, &mut lost, failed)?;
+        let structure = Arc::new(structure);
+        let types: Arc<[Ty]> = structure.check().ok()?.into();
+        let left = Program {
+            key: structure.key(),
+            structure,
+            inputs: program.inputs.clone(),
+            outs: outs.iter().map(|k| program.outs[*k]).collect(),
+            slots: program.slots.clone(),
+            frees: Vec::new(),
+        };
+        let inputs = self.lies(&left, &mesh, |_| true, &mut Vec::new())?;
+        let mut ask = self.situation(&left, &types, &mesh, inputs).question(&left.structure, &types);
+        // It runs where its inputs are, in any case.
+        ask.must = true;
+        let divided = shard::divide(&ask).ok()??;
+        let made = Arc::new(Made::divided(&left.structure, &types, &mesh, &divided));
+        for (at, id) in left.outs.iter().enumerate() {
+            let tensor = self.tensors.get_mut(*id)?;
+            cx.pool.release_all(&tensor.holders, tensor.bytes());
+            tensor.remake(&made, at as u32);
+            let bytes = tensor.bytes();
+            mesh.workers.iter().for_each(|w| cx.pool.hold(*w, bytes));
+        }
+        self.last_added += 1;
+        let seq = self.last_added;
+        let outs = left.outs.clone();
+        let whole = Share::from(Run { seq, program: left, prefix: None });
+        self.send_shares(&whole, &mesh, &divided, &mut Parts::new(), cx).ok()?;
+        self.added.insert(seq, Pending::divided(whole, &mesh, &divided, Vec::new()));
+        Some(outs)
+    }
+}
