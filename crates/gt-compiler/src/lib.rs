@@ -16,6 +16,7 @@ pub mod map;
 mod moves;
 mod place;
 pub mod plan;
+mod reduce;
 mod steps;
 mod text;
 mod turn;
