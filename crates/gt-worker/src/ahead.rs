@@ -10,8 +10,15 @@ use smallvec::SmallVec;
 /// Steps looked at past one that waits.
 const FAR: usize = 64;
 
-/// Tensors that steps which were passed over still need.
-type Needed = SmallVec<[TensorId; 64]>;
+/// What steps that were passed over have to do with tensors.
+#[derive(Default)]
+struct Passed {
+    /// They still read these.
+    needed: SmallVec<[TensorId; 64]>,
+    /// These are here and will be written anew: a piece that a gang is to make whole, or a result that one is to work
+    /// out again.
+    rewritten: SmallVec<[TensorId; 4]>,
+}
 
 impl SessionTable {
     /// The number in the queue of the step to take next. Gangs start in their order, of which `gang` is next; with no
@@ -24,13 +31,13 @@ impl SessionTable {
         if self.queue.len() == 1 || !room() {
             return None;
         }
-        let mut needed = Needed::new();
-        needs(first, &mut needed);
+        let mut passed = Passed::default();
+        self.pass(first, &mut passed);
         for (at, item) in self.queue.iter().enumerate().take(FAR).skip(1) {
-            if self.may_pass(item, &needed) {
+            if self.may_pass(item, &passed) {
                 return Some(at);
             }
-            needs(item, &mut needed);
+            self.pass(item, &mut passed);
         }
         None
     }
@@ -59,17 +66,36 @@ impl SessionTable {
         }
     }
 
-    /// True if a step can go before those that need `needed`: all it reads has been made, and it takes nothing away.
-    fn may_pass(&self, item: &Item, needed: &[TensorId]) -> bool {
-        let made = |id: &TensorId| matches!(self.get(*id), Some(Entry::Here { .. } | Entry::Poisoned(_)));
+    /// True if a step can go before those passed over: all it reads has been made for good, and it takes nothing away.
+    fn may_pass(&self, item: &Item, passed: &Passed) -> bool {
+        let made = |id: &TensorId| {
+            let here = matches!(self.get(*id), Some(Entry::Here { .. } | Entry::Poisoned(_)));
+            here && !passed.rewritten.contains(id)
+        };
         match item {
             Item::Run(run) => {
-                let takes = taken(run).any(|id| needed.contains(&id));
+                let takes = taken(run).any(|id| passed.needed.contains(&id));
                 run.prefix.is_none() && run.program.inputs.iter().all(made) && !takes
             }
             Item::Send { tensor, .. } => made(tensor),
             // Gangs have their order, prefixes belong to programs, and the end of a batch tells of all before it.
             Item::Gang(..) | Item::Prefix(_) | Item::Forget(_) | Item::Close { .. } => false,
+        }
+    }
+
+    /// Notes what a step that is passed over reads, and what it writes anew.
+    fn pass(&self, item: &Item, to: &mut Passed) {
+        match item {
+            Item::Run(run) => to.needed.extend_from_slice(&run.program.inputs),
+            Item::Gang(_, share) => {
+                to.needed.extend_from_slice(&share.ids.inputs);
+                let again = share.ids.outs.iter().filter(|id| self.get(**id).is_some());
+                to.rewritten.extend(again.copied());
+            }
+            Item::Prefix(prefix) => to.needed.extend_from_slice(&prefix.program.inputs),
+            Item::Close { fetches, .. } => to.needed.extend(fetches.iter().map(|f| f.tensor)),
+            Item::Send { tensor, .. } => to.needed.push(*tensor),
+            Item::Forget(_) => {}
         }
     }
 }
@@ -83,16 +109,4 @@ fn taken(run: &Run) -> impl Iterator<Item = TensorId> {
     let program = &run.program;
     let inputs = program.inputs.iter().zip(&program.structure.inputs);
     inputs.filter(|(_, input)| input.dies).map(|(id, _)| *id).chain(program.frees.iter().copied())
-}
-
-/// Adds the tensors that a step reads.
-fn needs(item: &Item, to: &mut Needed) {
-    match item {
-        Item::Run(run) => to.extend_from_slice(&run.program.inputs),
-        Item::Gang(_, share) => to.extend_from_slice(&share.ids.inputs),
-        Item::Prefix(prefix) => to.extend_from_slice(&prefix.program.inputs),
-        Item::Close { fetches, .. } => to.extend(fetches.iter().map(|f| f.tensor)),
-        Item::Send { tensor, .. } => to.push(*tensor),
-        Item::Forget(_) => {}
-    }
 }
