@@ -216,7 +216,7 @@ impl Machine {
             }
             Event::Client(session, ClientMsg::Bye) => self.end(now_ms, session, "goodbye", out),
             Event::Client(session, ClientMsg::Stats { req }) => self.ask_stats(now_ms, session, req, out),
-            Event::Client(session, ClientMsg::Tidy { what }) => self.tidy(session, what, out),
+            Event::Client(session, ClientMsg::Tidy { what }) => self.tidy(now_ms, session, what, out),
             Event::Client(id, ClientMsg::Recent) => self.ask_recent(id, out),
             Event::Client(id, ClientMsg::Tensors { req }) => self.tell_tensors(id, req, out),
             Event::Client(id, ClientMsg::Watch { scope, detail, every_ms }) => {

@@ -35,6 +35,8 @@ pub fn of(backend: &dyn Backend) -> Speed {
         return *speed;
     }
     let speed = measure(backend).unwrap_or_default();
+    // Users read the peak as what their tensors needed.
+    backend.reset_peak();
     known.push((device, speed));
     speed
 }
@@ -110,6 +112,7 @@ mod tests {
         assert!(speed.memory > 1e7 && speed.memory < 1e13, "{speed:?}");
         assert!(speed.wake > 0.0 && speed.wake < 1.0 && speed.cores > 0, "{speed:?}");
         assert_eq!(of(&*backend), speed, "what is known is not measured again");
+        assert_eq!(backend.memory_in_use(), (0, 0), "measuring is no peak of anybody's");
     }
 
     #[test]

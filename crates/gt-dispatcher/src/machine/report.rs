@@ -323,7 +323,7 @@ impl Session {
     }
 
     /// Sends frees that have waited for a message to ride with, where there are at least `least`.
-    fn flush_frees(&mut self, cx: &mut Cx, least: usize) {
+    pub(super) fn flush_frees(&mut self, cx: &mut Cx, least: usize) {
         let ready: Vec<WorkerId> =
             self.frees.iter().filter(|(_, f)| f.len() >= least).map(|(w, _)| *w).collect();
         for worker in ready {

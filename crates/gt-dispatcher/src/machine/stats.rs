@@ -59,16 +59,26 @@ impl Asks {
 
 impl Machine {
     /// Has all workers tidy up their memory.
-    pub(super) fn tidy(&mut self, session: SessionId, what: Tidy, out: &mut Vec<Action>) {
+    pub(super) fn tidy(&mut self, now: u64, session: SessionId, what: Tidy, out: &mut Vec<Action>) {
         if self.sessions.contains_key(&session) {
+            self.send_frees(now, session, out);
             out.extend(self.pool.iter().map(|(id, _)| Action::ToWorker(id, WorkerCmd::Tidy { what })));
         }
+    }
+
+    /// Whoever deletes a tensor and then asks for the memory in use, or tidies up, is to see it fall.
+    fn send_frees(&mut self, now: u64, session: SessionId, out: &mut Vec<Action>) {
+        self.with_session(now, session, out, |session, cx| {
+            session.flush_frees(cx, 1);
+            Ok(())
+        });
     }
 
     pub(super) fn ask_stats(&mut self, now: u64, session: SessionId, req: u64, out: &mut Vec<Action>) {
         if !self.sessions.contains_key(&session) {
             return;
         }
+        self.send_frees(now, session, out);
         let missing: BTreeSet<WorkerId> = self.pool.iter().map(|(id, _)| id).collect();
         let ask = Ask { session, req, since: now, missing, got: BTreeMap::new() };
         if ask.missing.is_empty() {

@@ -155,6 +155,10 @@ impl Backend for ReferenceBackend {
         (self.usage.now.load(Ordering::Relaxed), self.usage.peak.load(Ordering::Relaxed))
     }
 
+    fn reset_peak(&self) {
+        self.usage.peak.store(self.usage.now.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
     fn compile(&self, structure: &Arc<Structure>, types: &[Ty], _: Effort) -> Result<Arc<dyn Plan>> {
         let reserve = types[structure.inputs.len()..].iter().map(Ty::bytes).sum();
         Ok(Arc::new(ReferencePlan { structure: structure.clone(), reserve, usage: self.usage.clone() }))

@@ -70,6 +70,11 @@ impl Pool {
         (self.in_use.load(Ordering::Relaxed), self.peak.load(Ordering::Relaxed))
     }
 
+    /// From now on the most is counted anew.
+    pub fn reset_peak(&self) {
+        self.peak.store(self.in_use.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
     /// A block of at least `bytes` bytes, holding anything.
     pub fn take(self: &Arc<Pool>, bytes: usize) -> Result<Block> {
         let (class, size) = class(bytes);

@@ -147,6 +147,10 @@ impl Backend for CpuBackend {
         self.pool.usage()
     }
 
+    fn reset_peak(&self) {
+        self.pool.reset_peak();
+    }
+
     fn compile(&self, structure: &Arc<Structure>, types: &[Ty], effort: Effort) -> Result<Arc<dyn Plan>> {
         let options = CompileOptions { apart: effort == Effort::Apart, ..self.options };
         let plan = gt_compiler::compile(structure, types, options)?;
