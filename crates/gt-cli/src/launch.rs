@@ -3,7 +3,7 @@
 use crate::{stop_on_signals, token, wait};
 use gt_ir::{Error, Result, bail};
 use std::io::{BufRead, BufReader, Write};
-use std::net::{ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
@@ -75,13 +75,15 @@ pub fn run(args: Args) -> Result<i32> {
 
     let mut server = start_server(&args, &token_file)?;
     let port = server_port(&mut server.0)?;
-    let address = match &args.address {
-        Some(address) => address.clone(),
-        None => own_address(&hosts, port)?,
+    let addresses = match &args.address {
+        Some(address) => vec![address.clone(); hosts.len()],
+        None => own_addresses(&hosts, port)?,
     };
+    let loopback = |a: &&String| a.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    let address = addresses.iter().find(|a| !loopback(a)).unwrap_or(&addresses[0]);
     println!("gt launch: the server listens on {address}:{port}");
 
-    let (mut remotes, lines) = start_workers(&args, &hosts, &address, port, &token)?;
+    let (mut remotes, lines) = start_workers(&args, &hosts, &addresses, port, &token)?;
     let result = wait_for_all(&hosts, &mut remotes, &lines, port, &token, deadline, &stop);
     let status = match result {
         Ok(names) => {
@@ -214,22 +216,32 @@ fn server_port(server: &mut Child) -> Result<u16> {
     )
 }
 
-/// The address of this machine on the way to the hosts.
-fn own_address(hosts: &[Host], port: u16) -> Result<String> {
-    for host in hosts {
+/// The address of this machine on the way to each of the hosts. Names that only ssh knows get the one on the way to the
+/// others, else to the world.
+fn own_addresses(hosts: &[Host], port: u16) -> Result<Vec<String>> {
+    let towards = |host: &Host| {
         let name = host.name.rsplit('@').next().unwrap_or(&host.name);
-        let Some(goal) = (name, port).to_socket_addrs().ok().and_then(|mut a| a.next()) else { continue };
-        let any = if goal.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-        // Nothing is sent: the system only says which address it would use.
-        let own = UdpSocket::bind(any).and_then(|s| s.connect(goal).and_then(|_| s.local_addr()));
-        if let Ok(own) = own {
-            return Ok(own.ip().to_string());
-        }
-    }
-    bail!(
-        Value,
-        "launch: no host name can be looked up here: say with --address how the hosts reach this machine"
-    )
+        (name, port).to_socket_addrs().ok().and_then(|mut found| found.find_map(address_towards))
+    };
+    let found: Vec<Option<IpAddr>> = hosts.iter().map(towards).collect();
+    let elsewhere = || found.iter().flatten().copied().find(|ip| !ip.is_loopback());
+    // Of the addresses kept for documentation: nobody has them, so the way there is the way out.
+    let world = || address_towards((Ipv4Addr::new(198, 51, 100, 1), port).into());
+    let other = elsewhere().or_else(world);
+    let choose = |own: &Option<IpAddr>| own.or(other).map(|ip| ip.to_string());
+    found.iter().map(choose).collect::<Option<Vec<String>>>().ok_or_else(|| {
+        Error::Value(
+            "launch: no way to the hosts was found: say with --address how they reach this machine".into(),
+        )
+    })
+}
+
+/// The address under which something there sees this machine.
+fn address_towards(goal: SocketAddr) -> Option<IpAddr> {
+    let any = if goal.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    // Nothing is sent: the system only says which address it would use.
+    let own = UdpSocket::bind(any).and_then(|s| s.connect(goal).and_then(|_| s.local_addr()));
+    own.ok().map(|own| own.ip())
 }
 
 /// What the shell of a host runs: the token comes first on its input, and when that ends, so do the workers.
@@ -267,7 +279,7 @@ fn script(args: &Args, host: &Host, address: &str, port: u16) -> String {
 fn start_workers(
     args: &Args,
     hosts: &[Host],
-    address: &str,
+    addresses: &[String],
     port: u16,
     token: &str,
 ) -> Result<(Vec<Remote>, Lines)> {
@@ -276,7 +288,7 @@ fn start_workers(
     for (i, host) in hosts.iter().enumerate() {
         let line = format!("exec {} \"$@\"", args.ssh);
         // ssh hands its arguments to a shell over there.
-        let there = format!("sh -c {}", quoted(&script(args, host, address, port)));
+        let there = format!("sh -c {}", quoted(&script(args, host, &addresses[i], port)));
         let mut command = Command::new("sh");
         command.args(["-c", &line, "sh", &host.name, &there]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
