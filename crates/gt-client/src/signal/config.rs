@@ -215,7 +215,13 @@ fn read_signal(name: &str, node: &Node, meshes: &[(String, Mesh)]) -> Result<Vec
     };
     for key in ["backward", "backward_signal"] {
         if let Some(backward) = get(node, key).filter(|n| n.kind != Kind::Null) {
-            signal.backward = Some(backward.text(&format!("{what}: {key}"))?.into());
+            let name: String = backward.text(&format!("{what}: {key}"))?.into();
+            if signal.backward.as_ref().is_some_and(|other| *other != name) {
+                return Err(
+                    backward.error(format!("{what}: `backward` and `backward_signal` say different things"))
+                );
+            }
+            signal.backward = Some(name);
         }
     }
     for (pattern, target) in get(node, "modules").map_or(Ok(&[][..]), |n| n.entries(&what))? {

@@ -118,6 +118,10 @@ fn errors_name_the_line() {
             "file.yaml:5: signal \"a\": shard: there is no worker -1",
         ),
         ("a:\n  shard: {workers: [1, 1]}\n", "file.yaml:2: signal \"a\": shard: worker 1 stands here twice"),
+        (
+            "a:\n  backward: b\n  backward_signal: c\n",
+            "file.yaml:3: signal \"a\": `backward` and `backward_signal` say different things",
+        ),
         ("a:\n  compile: 3\n", "file.yaml:2: signal \"a\": compile: expected true or false, got 3"),
         ("a:\n  mesh: grid\n", "file.yaml:2: signal \"a\": there is no mesh \"grid\"; there is none"),
         (
