@@ -124,6 +124,8 @@ def main(doc, file, workers, step=whole_batch, more=None):
     if more:
         more(run, single)
     if run.lazy and not args.auto:
-        raise SystemExit(f"workers {run.lazy} had nothing to do: nothing was compared")
+        print(f"workers {run.lazy} had nothing to do: the file has no place for them")
+    if len(run.lazy) >= len(run.peaks) - 1 > 0 and not args.auto:
+        raise SystemExit("only one worker had something to do: nothing was compared")
     if not max(gaps) <= CLOSE:
         raise SystemExit(f"the losses differ by more than {CLOSE:g}")

@@ -7,6 +7,7 @@ micro-batch goes on with the next, and takes the gradient first when it has come
 """
 
 import common
+import numpy as np
 
 import gt
 
@@ -16,11 +17,12 @@ MICRO_BATCHES = 4
 
 def step(model, ids, targets):
     """One batch in micro-batches; the gradients add up to those of the whole batch."""
-    size, total = len(ids) // MICRO_BATCHES, 0.0
-    for at in range(0, MICRO_BATCHES * size, size):
-        part = slice(at, at + size)
+    parts, total = min(MICRO_BATCHES, len(ids)), 0.0
+    for ids_part, targets_part in zip(np.array_split(ids, parts), np.array_split(targets, parts)):
+        # A micro-batch counts by its samples: they need not divide the batch.
+        share = len(ids_part) / len(ids)
         with gt.signal.context("train"):
-            loss = model.loss(common.tensor(ids[part]), common.tensor(targets[part])) / MICRO_BATCHES
+            loss = model.loss(common.tensor(ids_part), common.tensor(targets_part)) * share
         loss.backward()
         total = total + loss.detach()
     return total
@@ -30,7 +32,7 @@ def bubble(run, single):
     """How long the stages waited, and how long they must: (stages - 1) of (micro-batches + stages - 1) turns."""
     least = (STAGES - 1) / (MICRO_BATCHES + STAGES - 1)
     for i, idle in enumerate(run.idle):
-        print(f"stage {i}: idle {idle:.0%} of the time, of which the pipeline's bubble is {least:.0%}")
+        print(f"worker {i}: idle {idle:.0%} of the time, of which the pipeline's bubble is {least:.0%}")
 
 
 if __name__ == "__main__":
