@@ -44,12 +44,43 @@ pub struct Rule {
 pub struct Part {
     pub index: usize,
     pub parts: usize,
+    pub grains: Grains,
 }
 
 impl Part {
-    /// What this part holds of a dimension of size `n`.
+    pub fn new(index: usize, parts: usize) -> Part {
+        Part { index, parts, grains: Grains::default() }
+    }
+
+    /// What this part holds of `n` elements, or grains.
     pub fn range(self, n: usize) -> Range<usize> {
         part_range(n, self.parts, self.index)
+    }
+}
+
+/// Sizes of dimensions that one program splits in grains of several elements, so that no grain is torn: where a batch of
+/// 7 and its 23 rows became one dimension of 161, grains of 23 lie as the batch does. Live-ins and live-outs have none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Grains([(u32, u32); 6]);
+
+impl Grains {
+    /// How many elements of a dimension of size `n` stay together.
+    pub fn of(self, n: usize) -> usize {
+        let known = self.0.iter().find(|(size, _)| *size as usize == n && *size > 0);
+        known.map_or(1, |(_, grain)| *grain as usize)
+    }
+
+    /// Has dimensions of size `n` split in grains that are a multiple of those they had. False if that cannot be.
+    pub fn set(&mut self, n: usize, grain: usize) -> bool {
+        let (Ok(size), Ok(unit)) = (u32::try_from(n), u32::try_from(grain)) else { return false };
+        let fits = n > 0 && grain > 0 && n.is_multiple_of(grain) && grain.is_multiple_of(self.of(n));
+        let at =
+            self.0.iter().position(|(s, _)| *s == size).or_else(|| self.0.iter().position(|(s, _)| *s == 0));
+        match at.filter(|_| fits) {
+            Some(at) => self.0[at] = (size, unit),
+            None => return false,
+        }
+        true
     }
 }
 
@@ -70,7 +101,7 @@ pub fn place(shape: &[usize], rank: usize) -> Vec<Part> {
         .map(|&parts| {
             let index = rest % parts;
             rest /= parts;
-            Part { index, parts }
+            Part::new(index, parts)
         })
         .collect();
     place.reverse();
@@ -79,11 +110,13 @@ pub fn place(shape: &[usize], rank: usize) -> Vec<Part> {
 
 /// What the worker at this place holds of dimension `dim`, of size `n`.
 pub fn range_at(n: usize, dim: usize, layouts: &[Layout], place: &[Part]) -> Range<usize> {
-    let splits = layouts.iter().zip(place).filter(|(layout, _)| **layout == Split(dim));
-    splits.fold(0..n, |held, (_, part)| {
+    let splits = || layouts.iter().zip(place).filter(|(layout, _)| **layout == Split(dim));
+    let grain = splits().next().map_or(1, |(_, part)| part.grains.of(n));
+    let held = splits().fold(0..n / grain, |held, (_, part)| {
         let inner = part.range(held.len());
         held.start + inner.start..held.start + inner.end
-    })
+    });
+    held.start * grain..held.end * grain
 }
 
 /// The shape of what the worker at this place holds.

@@ -2,12 +2,13 @@
 //! every layout; backward, the layout that suits those who read it.
 
 mod follow;
+mod grain;
 mod graph;
 mod rules;
 
 use super::Ask;
 use graph::Graph;
-use gt_ir::layout::{Layout, Layouts, Part, Rule, piece};
+use gt_ir::layout::{Grains, Layout, Layouts, Part, Rule, piece};
 use gt_ir::{Arg, ArgTy, Structure, Ty};
 use smallvec::{SmallVec, smallvec};
 use std::borrow::Cow;
@@ -31,6 +32,8 @@ pub struct Choice {
     pub small: u64,
     /// By axis: sums are taken for all along it, as signals say.
     pub keeps: SmallVec<[bool; 2]>,
+    /// Dimensions that are split in grains.
+    pub grains: Grains,
 }
 
 /// Ways to run one instruction: a rule and what it costs, its operands included.
@@ -111,6 +114,7 @@ pub fn choose(ask: &Ask) -> Choice {
         bucket: ask.costs.bucket(),
         small: ask.costs.small(),
         keeps: ask.keeps.clone(),
+        grains: graph.grains,
     }
 }
 
@@ -198,19 +202,19 @@ impl<'a> Chooser<'a> {
         let outs = &self.types[self.graph.starts[i] as usize..self.graph.starts[i + 1] as usize];
         let args = arg_types(&ask.structure, &ask.types, i);
         let Some(before) = self.before[i].as_ref() else {
-            return ask.costs.compute(op, rule, &args, outs, parts);
+            return ask.costs.compute(op, rule, &args, outs, self.graph.first(parts));
         };
         let left = |(k, arg): (usize, &ArgTy)| match arg {
             ArgTy::Val(ty) => {
                 let lies: Layouts = before.iter().filter_map(|r| r.args[k]).collect();
-                Some(largest_piece(ty, &lies, &ask.shape))
+                Some(largest_piece(ty, &lies, self.graph))
             }
             ArgTy::Num => None,
         };
         let left: SmallVec<[Option<Ty>; 4]> = args.iter().enumerate().map(left).collect();
         let args: SmallVec<[ArgTy; 4]> =
             left.iter().map(|ty| ty.as_ref().map_or(ArgTy::Num, ArgTy::Val)).collect();
-        ask.costs.compute(op, rule, &args, outs, parts)
+        ask.costs.compute(op, rule, &args, outs, self.graph.first(parts))
     }
 
     /// Works out the ways of every instruction.
@@ -357,13 +361,13 @@ fn left_of(graph: &Graph, axis: usize, before: &[Option<Rules>]) -> Vec<Ty> {
                 before[i as usize].iter().flatten().map(|rule| rule.outs[k]).collect()
             }
         };
-        largest_piece(ty, &lies, &ask.shape)
+        largest_piece(ty, &lies, graph)
     };
     ask.types.iter().enumerate().map(left).collect()
 }
 
 /// The largest piece of a value that lies so on the first axes of a mesh.
-fn largest_piece(ty: &Ty, lies: &[Layout], shape: &[usize]) -> Ty {
-    let first: SmallVec<[Part; 2]> = shape.iter().map(|&parts| Part { index: 0, parts }).collect();
+fn largest_piece(ty: &Ty, lies: &[Layout], graph: &Graph) -> Ty {
+    let first: SmallVec<[Part; 2]> = graph.ask.shape.iter().map(|&parts| graph.first(parts)).collect();
     Ty { dtype: ty.dtype, shape: piece(&ty.shape, lies, &first) }
 }

@@ -2,7 +2,7 @@
 //! the roads between them.
 
 use gt_ir::collective::Exchange;
-use gt_ir::layout::{Layout, Rule};
+use gt_ir::layout::{Layout, Part, Rule};
 use gt_ir::{ArgTy, Op, Ty};
 
 /// The speeds of one worker of a mesh and of the roads between workers.
@@ -132,13 +132,13 @@ impl Costs {
         (work(op, args, outs) / self.flops).max(bytes * kept(op) / self.memory) + self.each
     }
 
-    /// The time one worker takes for an op under a rule.
-    pub fn compute(&self, op: &Op, rule: &Rule, args: &[ArgTy], outs: &[Ty], parts: usize) -> f64 {
+    /// The time that the first part of an axis takes for an op under a rule.
+    pub fn compute(&self, op: &Op, rule: &Rule, args: &[ArgTy], outs: &[Ty], first: Part) -> f64 {
         let mut share = 1.0f64;
         let mut bytes = 0.0;
         let mut count = |ty: &Ty, layout: Layout, most: f64| {
             let part = match layout {
-                Layout::Split(d) => largest(ty.shape[d], parts),
+                Layout::Split(d) => share_of(first, ty.shape[d]),
                 Layout::Whole | Layout::Partial(_) => 1.0,
             };
             share = share.min(part);
@@ -184,9 +184,10 @@ fn kept(op: &Op) -> f64 {
     }
 }
 
-/// The largest part of a dimension, as a share of it.
-fn largest(size: usize, parts: usize) -> f64 {
-    if size == 0 { 1.0 } else { size.div_ceil(parts) as f64 / size as f64 }
+/// What a part holds of a dimension, as a share of it.
+fn share_of(part: Part, size: usize) -> f64 {
+    let grains = size / part.grains.of(size);
+    if size == 0 { 1.0 } else { part.range(grains).len() as f64 / grains as f64 }
 }
 
 /// Operations beyond passing over the operands.

@@ -8,7 +8,7 @@ pub use template::{From, Local, Template};
 use super::choose::{Choice, arg_types};
 use super::convert::way;
 use gt_ir::collective::Exchange;
-use gt_ir::layout::{Layout, Layouts, LocalArg, Part, localize};
+use gt_ir::layout::{Grains, Layout, Layouts, LocalArg, Part, localize};
 use gt_ir::{
     Arg, ArgTy, Args, DType, Dist, Error, Input, Instr, Op, Result, Shape, Structure, Ty, View, bail,
     infer_all, philox,
@@ -16,7 +16,7 @@ use gt_ir::{
 use smallvec::{SmallVec, smallvec};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use template::{Drawn, Own};
+use template::{Begin, Drawn, Own, with_grains};
 
 /// What travels together: values, the layouts they get, and where they are held now.
 type Going = (usize, Exchange, DType, Vec<(u32, Layouts, u32)>);
@@ -31,8 +31,8 @@ struct Writer<'a> {
     slots: Vec<From>,
     own: Vec<(u32, Own)>,
     lengths: BTreeSet<(usize, usize, usize)>,
-    /// Slots that hold where this worker's part begins, by axis and size of the dimension.
-    begins: HashMap<(usize, usize), u32>,
+    /// Slots that hold where this worker's part of a dimension begins.
+    begins: HashMap<Begin, u32>,
     /// The values of the whole program that are here, by layout.
     held: Vec<SmallVec<[(Layouts, u32); 2]>>,
     collectives: u32,
@@ -46,6 +46,7 @@ struct Writer<'a> {
     small: u64,
     /// By axis: sums are taken for all.
     keeps: &'a [bool],
+    grains: Grains,
 }
 
 /// Instructions that wait for something small are put off until so many of them wait.
@@ -84,9 +85,10 @@ fn later(structure: &Structure, starts: &[u32], choice: &Choice) -> HashMap<u32,
 /// the same collectives in the same order.
 pub fn rewrite(structure: &Structure, types: &[Ty], choice: &Choice, place: &[Part]) -> Result<Template> {
     let starts = structure.starts();
+    let place = with_grains(place, choice.grains);
     let mut w = Writer {
         whole: types,
-        place,
+        place: &place,
         structure: Structure::default(),
         types: Vec::with_capacity(types.len()),
         origins: Vec::with_capacity(structure.instrs.len()),
@@ -102,6 +104,7 @@ pub fn rewrite(structure: &Structure, types: &[Ty], choice: &Choice, place: &[Pa
         bucket: choice.bucket,
         small: choice.small,
         keeps: &choice.keeps,
+        grains: choice.grains,
     };
     let later = later(structure, &starts, choice);
     for (v, input) in structure.inputs.iter().enumerate() {
@@ -135,7 +138,7 @@ pub fn rewrite(structure: &Structure, types: &[Ty], choice: &Choice, place: &[Pa
         types: Arc::new(out_types),
         slots: w.slots,
     };
-    Ok(Template { local, values: w.types, outs, lengths: w.lengths, own: w.own })
+    Ok(Template { local, values: w.types, outs, lengths: w.lengths, own: w.own, grains: choice.grains })
 }
 
 /// What is rewritten.
@@ -282,7 +285,7 @@ impl Writer<'_> {
             .ok_or_else(|| Error::Runtime(format!("layouts: value {v} is not here as {layouts:?}")))
     }
 
-    /// The length of this worker's part of a dimension along an axis.
+    /// The length of this worker's part of a dimension, or of its grains, along an axis.
     fn length(&mut self, axis: usize, size: usize) -> usize {
         let len = self.place[axis].range(size).len();
         self.lengths.insert((axis, size, len));
@@ -292,7 +295,8 @@ impl Writer<'_> {
     /// The part of a dimension that lies here.
     fn held_of(&mut self, size: usize, dim: usize, layouts: &[Layout]) -> usize {
         let splits = |axis: &usize| layouts[*axis] == Layout::Split(dim);
-        (0..layouts.len()).filter(splits).fold(size, |size, axis| self.length(axis, size))
+        let grain = self.grains.of(size);
+        grain * (0..layouts.len()).filter(splits).fold(size / grain, |size, axis| self.length(axis, size))
     }
 
     fn piece(&mut self, shape: &Shape, layouts: &[Layout]) -> Shape {
@@ -316,15 +320,17 @@ impl Writer<'_> {
         slot
     }
 
-    /// The worker's slice, along an axis, of something whole on it.
-    fn slice(&mut self, x: u32, axis: usize, dim: usize) -> Result<u32> {
-        let size = self.types[x as usize].shape[dim];
-        let len = self.length(axis, size);
-        let slot = match self.begins.get(&(axis, size)) {
+    /// The worker's slice, along an axis, of a value that is whole on it and held as `x`.
+    fn slice(&mut self, v: u32, x: u32, axis: usize, dim: usize) -> Result<u32> {
+        let grain = self.grains.of(self.whole[v as usize].shape[dim]);
+        let size = self.types[x as usize].shape[dim] / grain;
+        let len = self.length(axis, size) * grain;
+        let begin = Begin { axis, size, grain };
+        let slot = match self.begins.get(&begin) {
             Some(slot) => *slot,
             None => {
-                let slot = self.slot(Own::Begin { axis, size });
-                self.begins.insert((axis, size), slot);
+                let slot = self.slot(Own::Begin(begin));
+                self.begins.insert(begin, slot);
                 slot
             }
         };

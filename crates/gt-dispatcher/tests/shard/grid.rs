@@ -85,9 +85,9 @@ fn inputs(structure: &Structure, vocab: usize) -> Vec<HostTensor> {
     structure.inputs.iter().enumerate().map(draw).collect()
 }
 
-fn equals_the_whole(shape: &[usize], axes: &[Vec<Layout>]) {
-    let (ask, divided) = divided(&SIZES, shape, axes);
-    let given = inputs(&ask.structure, SIZES.vocab);
+fn equals_the_whole(sizes: &Sizes, shape: &[usize], axes: &[Vec<Layout>]) {
+    let (ask, divided) = divided(sizes, shape, axes);
+    let given = inputs(&ask.structure, sizes.vocab);
     let expected = reference::run(&ask.structure, &given, &[]).unwrap();
     let parts: Vec<_> = divided
         .parts
@@ -107,16 +107,41 @@ fn equals_the_whole(shape: &[usize], axes: &[Vec<Layout>]) {
     }
 }
 
+/// How often the workers of a data-parallel step meet.
+fn meetings(sizes: &Sizes, workers: usize) -> usize {
+    let mut axis = data(&step(sizes).unwrap());
+    // The targets come as rows, which a worker would have other rows of than of the batch.
+    axis[1] = Layout::Whole;
+    let (_, divided) = divided(sizes, &[workers], &[axis]);
+    let meets = |op: &Op| matches!(op, Op::Collective(_));
+    divided.parts[0].structure.instrs.iter().filter(|i| meets(&i.op)).count()
+}
+
+#[test]
+fn a_batch_that_does_not_divide_is_split_all_the_same() {
+    let sizes = Sizes { batch: 7, ..SIZES };
+    let axis = data(&step(&sizes).unwrap());
+    for shape in [&[4][..], &[3], &[8], &[2, 2], &[4, 2], &[2, 3]] {
+        equals_the_whole(&sizes, shape, &vec![axis.clone(); shape.len()]);
+    }
+    // Nothing else travels than with a batch that divides: gradients.
+    let even = meetings(&TINY, 4);
+    for batch in [7, 15] {
+        let uneven = meetings(&Sizes { batch, ..TINY }, 4);
+        assert!(uneven <= even + 2, "{batch} samples: {uneven} meetings, {even} with 8");
+    }
+}
+
 #[test]
 fn a_hybrid_step_equals_the_whole() {
     let structure = step(&SIZES).unwrap();
     let (data, tensor) = (data(&structure), tensor(&structure, SIZES.layers));
     let fsdp: Vec<Layout> =
         (0..data.len()).map(|v| if v == 2 || v == 3 { Layout::Whole } else { Layout::Split(0) }).collect();
-    equals_the_whole(&[2, 2], &[data.clone(), tensor.clone()]);
-    equals_the_whole(&[3, 2], &[fsdp.clone(), tensor.clone()]);
-    equals_the_whole(&[2, 2, 2], &[data.clone(), fsdp, tensor]);
-    equals_the_whole(&[2, 4], &[data.clone(), data]);
+    equals_the_whole(&SIZES, &[2, 2], &[data.clone(), tensor.clone()]);
+    equals_the_whole(&SIZES, &[3, 2], &[fsdp.clone(), tensor.clone()]);
+    equals_the_whole(&SIZES, &[2, 2, 2], &[data.clone(), fsdp, tensor]);
+    equals_the_whole(&SIZES, &[2, 4], &[data.clone(), data]);
     assert!(structure.instrs.iter().any(|i| matches!(i.op, Op::Adam { .. })));
 }
 

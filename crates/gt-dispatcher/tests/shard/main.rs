@@ -8,11 +8,12 @@ mod qwen3;
 
 use gt_dispatcher::shard::{Ask, Choice, Costs, Rules, Template, divide, leans, rewrite};
 use gt_ir::host::{close, tolerance};
-use gt_ir::layout::{Layout, Layouts, legal, place};
+use gt_ir::layout::{Grains, Layout, Layouts, legal, place};
 use gt_ir::reference;
 use gt_ir::sample::{RandomProgram, Rng, random_program};
 use gt_ir::{Arg, ArgTy, HostTensor, Op};
 use parts::{cut, run_parts, whole};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -73,7 +74,29 @@ fn random_choice(
     }
     let outs = vec![std::iter::repeat_n(None, axes).collect(); s.outs.len()];
     let keeps = (0..axes).map(|_| rng.below(3) == 0).collect();
-    Choice { inputs: inputs.to_vec(), rules, outs, splits: true, bucket: 64, small: 512, keeps }
+    let grains = random_grains(rng, p, types, inputs);
+    Choice { inputs: inputs.to_vec(), rules, outs, splits: true, bucket: 64, small: 512, keeps, grains }
+}
+
+/// Grains for a few sizes that neither live-outs nor live-ins in pieces have.
+fn random_grains(rng: &mut Rng, p: &RandomProgram, types: &[gt_ir::Ty], inputs: &[Layouts]) -> Grains {
+    let s = &p.structure;
+    let mut taken: BTreeSet<usize> = BTreeSet::from([0]);
+    taken.extend(s.outs.iter().flat_map(|v| types[*v as usize].shape.to_vec()));
+    let split = |l: &Layout| *l != Layout::Whole;
+    for (ty, _) in types.iter().zip(inputs).filter(|(_, lies)| lies.iter().any(split)) {
+        taken.extend(ty.shape.to_vec());
+    }
+    let mut grains = Grains::default();
+    for ty in types {
+        for &n in ty.shape.iter().filter(|n| !taken.contains(n)) {
+            let fits: Vec<usize> = (2..=n).filter(|grain| n % grain == 0).collect();
+            if !fits.is_empty() && rng.below(2) == 0 {
+                grains.set(n, fits[rng.below(fits.len())]);
+            }
+        }
+    }
+    grains
 }
 
 fn compare(p: &RandomProgram, outs: &[HostTensor], expected: &[HostTensor]) -> Result<(), String> {

@@ -92,7 +92,7 @@ fn run_split(rng: &mut Rng, sample: &Sample, rule: &Rule, parts: usize) -> Resul
         .collect();
     let mut held = Vec::new();
     for index in 0..parts {
-        let local = localize(&sample.op, &[rule], &sample.arg_types(), &[Part { index, parts }])
+        let local = localize(&sample.op, &[rule], &sample.arg_types(), &[Part::new(index, parts)])
             .map_err(|e| e.to_string())?;
         let whole = sample.ref_args();
         let args: Vec<RefArg> = local

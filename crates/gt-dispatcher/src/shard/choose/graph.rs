@@ -1,6 +1,8 @@
 //! The program as far as no axis matters: who makes and who reads each value.
 
+use super::grain::grains;
 use crate::shard::Ask;
+use gt_ir::layout::{Grains, Part};
 use gt_ir::{Arg, Op, Structure, Ty};
 
 /// The program as far as no axis matters.
@@ -11,6 +13,7 @@ pub(super) struct Graph<'a> {
     pub producer: Vec<Option<u32>>,
     /// How many read each value.
     pub uses: Vec<u32>,
+    pub grains: Grains,
 }
 
 impl<'a> Graph<'a> {
@@ -29,7 +32,12 @@ impl<'a> Graph<'a> {
             }
         }
         structure.outs.iter().for_each(|v| uses[*v as usize] += 1);
-        Graph { ask, starts, producer, uses }
+        Graph { ask, starts, producer, uses, grains: grains(ask) }
+    }
+
+    /// The first part of an axis, which holds the most.
+    pub fn first(&self, parts: usize) -> Part {
+        Part { grains: self.grains, ..Part::new(0, parts) }
     }
 
     /// Instructions that start from nothing, such as what parameters are filled with at first: their time does not come

@@ -1,9 +1,10 @@
 //! The rules by which an instruction may run along an axis: the table's, and those that depend on the program.
 
 use super::{Chooser, arg_types};
-use gt_ir::layout::{Layout, Rule, by_blocks, by_key_heads, legal};
+use gt_ir::layout::{Layout, Part, Rule, by_blocks, by_key_heads, legal};
 use gt_ir::op::{ADAM_NUMBERS, SGD_NUMBERS};
 use gt_ir::{Arg, ArgTy, Binary, Instr, Op, ReduceKind, Scalar, Ty, View};
+use smallvec::SmallVec;
 
 impl Chooser<'_> {
     /// The rules by which an instruction may run along this axis, the all-whole one first.
@@ -54,10 +55,17 @@ impl Chooser<'_> {
     fn by_key_heads(&self, i: usize, args: &[ArgTy], outs: &[Ty]) -> Option<Rule> {
         let (rule, heads) = by_key_heads(&self.ask.structure.instrs[i].op, args, outs)?;
         let split_before = self.before[i].iter().flatten().any(|before| before.outs[0] == rule.outs[0]);
-        (heads % self.parts == 0 && !split_before).then_some(rule)
+        let plain = args.iter().all(|a| match (a, rule.outs[0]) {
+            (ArgTy::Val(ty), Layout::Split(d)) => {
+                ty.shape.get(d).is_none_or(|n| self.graph.grains.of(*n) == 1)
+            }
+            _ => true,
+        });
+        (heads % self.parts == 0 && plain && !split_before).then_some(rule)
     }
 
-    /// For a reshape that joins a batch and its rows, or takes them apart: the batch is split where it divides evenly.
+    /// For a reshape that joins a batch and its rows, or takes them apart: the batch is split where every part holds the
+    /// same of both sides.
     fn by_blocks(&self, i: usize, args: &[ArgTy]) -> Vec<Rule> {
         let (Op::View(View::Reshape(to)), [ArgTy::Val(x)]) = (&self.ask.structure.instrs[i].op, args) else {
             return Vec::new();
@@ -65,16 +73,41 @@ impl Chooser<'_> {
         let rule =
             |d: usize, e: usize| Rule { args: vec![Some(Layout::Split(d))], outs: vec![Layout::Split(e)] };
         let legal = |&(d, e): &(usize, usize)| {
-            let (mut parts, mut alike) = (self.parts, true);
+            let (mut axes, mut alike): (SmallVec<[usize; 2]>, bool) = (SmallVec::new(), true);
             for (before, n) in self.before[i].iter().flatten().zip(&self.ask.shape) {
                 let splits = before.args[0] == Some(Layout::Split(d)) || before.outs[0] == Layout::Split(e);
-                parts *= if splits { *n } else { 1 };
+                axes.extend(splits.then_some(*n));
                 alike &= !splits || *before == rule(d, e);
             }
-            alike && x.shape[d].is_multiple_of(parts) && to[e].is_multiple_of(parts)
+            axes.push(self.parts);
+            alike && self.are_held_alike(x.shape[d], to[e], &axes)
         };
         by_blocks(to, &x.shape).into_iter().filter(legal).map(|(d, e)| rule(d, e)).collect()
     }
+
+    /// True if every part of these axes holds the same of two dimensions that stand for the same elements.
+    fn are_held_alike(&self, n: usize, m: usize, axes: &[usize]) -> bool {
+        let grain = |size: usize| self.graph.grains.of(size);
+        alike((n / grain(n), grain(n)), (m / grain(m), grain(m)), axes)
+    }
+}
+
+/// The same of two dimensions, given as numbers of grains and their sizes.
+fn alike((x, x_grain): (usize, usize), (y, y_grain): (usize, usize), axes: &[usize]) -> bool {
+    let Some((&parts, inner)) = axes.split_first() else { return true };
+    let (n, m) = (x * x_grain, y * y_grain);
+    let mut last = None;
+    (0..parts).all(|index| {
+        let part = Part::new(index, parts);
+        let (a, b) = (part.range(x), part.range(y));
+        let lens = Some((a.len(), b.len()));
+        // Parts of one size are held alike or not together.
+        let known = std::mem::replace(&mut last, lens) == lens;
+        let same = |a: usize, b: usize| a * x_grain * m == b * y_grain * n;
+        same(a.start, b.start)
+            && same(a.end, b.end)
+            && (known || a.is_empty() || alike((a.len(), x_grain), (b.len(), y_grain), inner))
+    })
 }
 
 /// A rule that splits is worth a thought where something large is split.

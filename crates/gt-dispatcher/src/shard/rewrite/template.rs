@@ -2,8 +2,9 @@
 
 use crate::shard::cost::Costs;
 use crate::shard::judge::{Verdict, judge};
-use gt_ir::layout::{Layouts, Part, range_at};
+use gt_ir::layout::{Grains, Layouts, Part, range_at};
 use gt_ir::{Result, Scalar, Slot, Structure, Ty, bail};
+use smallvec::SmallVec;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -62,17 +63,34 @@ pub struct Template {
     pub(super) lengths: BTreeSet<(usize, usize, usize)>,
     /// Slots of the worker's own, and what they are worked out from.
     pub(super) own: Vec<(u32, Own)>,
+    /// Dimensions that are split in grains.
+    pub(super) grains: Grains,
+}
+
+/// A place on a mesh for a program with these grains.
+pub(super) fn with_grains(place: &[Part], grains: Grains) -> SmallVec<[Part; 2]> {
+    place.iter().map(|part| Part { grains, ..*part }).collect()
 }
 
 /// A number that depends on the worker.
 #[derive(Clone, Debug)]
 pub(super) enum Own {
-    /// Where its part of a dimension of some size begins, along an axis.
-    Begin { axis: usize, size: usize },
+    Begin(Begin),
     /// The block of the generator that its first random number is in, counted from a slot of the whole program.
-    Block { offset: u32, drawn: Drawn },
+    Block {
+        offset: u32,
+        drawn: Drawn,
+    },
     /// How many numbers of that block are those of others.
     Skip(Drawn),
+}
+
+/// Where a worker's part of a dimension of so many grains begins, along an axis.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Begin {
+    pub axis: usize,
+    pub size: usize,
+    pub grain: usize,
 }
 
 /// Rows of a random tensor.
@@ -89,7 +107,7 @@ impl Own {
     pub fn at(&self, place: &[Part]) -> From {
         let first = |d: &Drawn| range_at(d.rows, 0, &d.lies, place).start * d.each;
         match self {
-            Own::Begin { axis, size } => From::Own(place[*axis].range(*size).start as i64),
+            Own::Begin(b) => From::Own((place[b.axis].range(b.size).start * b.grain) as i64),
             Own::Block { offset, drawn } => From::Moved(*offset, (first(drawn) / drawn.lanes) as i64),
             Own::Skip(drawn) => From::Own((first(drawn) % drawn.lanes) as i64),
         }
@@ -109,6 +127,7 @@ impl Template {
 
     /// What another worker runs, if its pieces have the same shapes.
     pub fn at(&self, place: &[Part]) -> Option<Local> {
+        let place = &with_grains(place, self.grains);
         let same = |&(axis, size, len): &(usize, usize, usize)| place[axis].range(size).len() == len;
         if !self.lengths.iter().all(same) {
             return None;

@@ -4,7 +4,7 @@ use super::{Going, Writer};
 use crate::shard::convert::{Step, bytes, way};
 use gt_ir::collective::{Collective, Exchange};
 use gt_ir::layout::{Layout, Layouts};
-use gt_ir::{Arg, Op, Result, bail};
+use gt_ir::{Arg, Ints, Op, Result, Shape, View, bail};
 use smallvec::{SmallVec, smallvec};
 
 impl Writer<'_> {
@@ -72,7 +72,7 @@ impl Writer<'_> {
                     let mut then = from.clone();
                     then[step.axis] = step.to;
                     if let (Layout::Whole, Layout::Split(dim)) = (step.from, step.to) {
-                        let local = self.slice(x, step.axis, dim)?;
+                        let local = self.slice(v, x, step.axis, dim)?;
                         self.held[v as usize].push((then, local));
                         continue;
                     }
@@ -92,13 +92,14 @@ impl Writer<'_> {
 
     /// Adds a step of a value to those that travel together.
     fn join(&mut self, going: &mut Vec<Going>, v: u32, step: Step, from: Layouts, x: u32) -> Result<()> {
-        let what = self.what(v, step, &from)?;
-        let mut then = from;
+        let mut then = from.clone();
         then[step.axis] = step.to;
         let dtype = self.whole[v as usize].dtype;
         if going.iter().any(|(.., of)| of.iter().any(|(w, l, _)| *w == v && *l == then)) {
             return Ok(());
         }
+        let what = self.what(v, step, &from)?;
+        let (what, x) = self.in_grains(what, v, x)?;
         let fits = |(axis, other, d, _): &&mut Going| *axis == step.axis && *d == dtype && other.joins(&what);
         match going.iter_mut().find(fits) {
             Some((_, other, _, of)) => {
@@ -116,9 +117,61 @@ impl Writer<'_> {
         let op = Op::Collective(Collective { number, axis: axis as u8, what });
         let first = self.emit(op, of.iter().map(|(.., x)| Arg::Value(*x)).collect())?;
         for (k, (v, then, _)) in of.into_iter().enumerate() {
-            self.held[v as usize].push((then, first + k as u32));
+            let mut local = first + k as u32;
+            let whole = self.whole;
+            let shape = self.piece(&whole[v as usize].shape, &then);
+            if self.types[local as usize].shape != shape {
+                local = self.emit(Op::View(View::Reshape(shape)), smallvec![Arg::Value(local)])?;
+            }
+            self.held[v as usize].push((then, local));
         }
         Ok(())
+    }
+
+    /// The length of this worker's part along an axis of what the others leave of a dimension.
+    fn part_of(&mut self, v: u32, dim: usize, axis: usize, size: usize) -> usize {
+        let grain = self.grains.of(self.whole[v as usize].shape[dim]);
+        self.length(axis, size / grain) * grain
+    }
+
+    /// A collective for an operand that has dimensions split in grains: those become two, of which the first is split as
+    /// everywhere and the second is a grain.
+    fn in_grains(&mut self, what: Exchange, v: u32, x: u32) -> Result<(Exchange, u32)> {
+        let concerned: SmallVec<[usize; 2]> = match &what {
+            Exchange::AllReduce { .. } | Exchange::Broadcast { .. } => SmallVec::new(),
+            Exchange::AllGather { dim, .. } | Exchange::ReduceScatter { dim, .. } => smallvec![*dim],
+            Exchange::AllToAll { from, to, .. } => smallvec![*from, *to],
+        };
+        let (whole, grains) = (&self.whole[v as usize].shape, self.grains);
+        let grain = |dim: usize| if concerned.contains(&dim) { grains.of(whole[dim]) } else { 1 };
+        if concerned.iter().all(|dim| grain(*dim) == 1) {
+            return Ok((what, x));
+        }
+        let shape = &self.types[x as usize].shape;
+        let mut apart = Shape::default();
+        let mut at: SmallVec<[usize; 6]> = SmallVec::new();
+        for (dim, &n) in shape.iter().enumerate() {
+            at.push(apart.len());
+            apart.push(n / grain(dim));
+            apart.extend((grain(dim) > 1).then_some(grain(dim)));
+        }
+        let less = |n: usize, dim: usize| -> Ints { smallvec![n / grain(dim)] };
+        let what = match what {
+            Exchange::AllGather { dim, sizes } => {
+                Exchange::AllGather { dim: at[dim], sizes: less(sizes[0], dim) }
+            }
+            Exchange::ReduceScatter { kind, dim, lens } => {
+                Exchange::ReduceScatter { kind, dim: at[dim], lens: less(lens[0], dim) }
+            }
+            Exchange::AllToAll { from, to, sizes, lens } => Exchange::AllToAll {
+                from: at[from],
+                to: at[to],
+                sizes: less(sizes[0], from),
+                lens: less(lens[0], to),
+            },
+            other => other,
+        };
+        Ok((what, self.emit(Op::View(View::Reshape(apart)), smallvec![Arg::Value(x)])?))
     }
 
     /// The collective that a step of a value is.
@@ -133,12 +186,12 @@ impl Writer<'_> {
             (Layout::Partial(kind), Layout::Whole) => Exchange::AllReduce { kind },
             (Layout::Partial(kind), Layout::Split(dim)) => {
                 let size = size(dim);
-                Exchange::ReduceScatter { kind, dim, lens: smallvec![self.length(step.axis, size)] }
+                Exchange::ReduceScatter { kind, dim, lens: smallvec![self.part_of(v, dim, step.axis, size)] }
             }
             (Layout::Split(dim), Layout::Whole) => Exchange::AllGather { dim, sizes: smallvec![size(dim)] },
             (Layout::Split(from), Layout::Split(to)) => {
                 let (sizes, size) = (smallvec![size(from)], size(to));
-                Exchange::AllToAll { from, to, sizes, lens: smallvec![self.length(step.axis, size)] }
+                Exchange::AllToAll { from, to, sizes, lens: smallvec![self.part_of(v, to, step.axis, size)] }
             }
             (from, to) => bail!(Runtime, "layouts: value {v} cannot go from {from:?} to {to:?}"),
         })
