@@ -245,8 +245,8 @@ def test_the_log_has_source_lines_and_kernels(run_python, tmp_path):
 
 
 def test_explain_names_lines_and_reasons(capsys):
-    # A step's lines have all of its time as a rule. Where a machine is busy with something else, a copy that belongs to no
-    # line may wait through most of a step, though not through one after the other.
+    # A step's lines have all of its time as a rule. Where a machine is busy with something else, a copy that belongs
+    # to no line may wait through most of a step, though not through one after the other.
     for _ in range(5):
         train(4)
         gt.debug.explain()

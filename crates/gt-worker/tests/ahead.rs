@@ -129,7 +129,8 @@ fn a_tensor_that_is_about_to_be_put_together_is_not_sent_in_pieces() {
     // The first of two gangs waits for bytes; the second writes tensor 5 anew, as one that puts its pieces together does.
     let gang = |number: u64, program: Program| {
         let run = Run { seq: number, program, prefix: None };
-        worker.handle(WorkerCmd::Gang { session: S, gang: Gang { mesh: 9, number }, run });
+        let share = run.into();
+        worker.handle(WorkerCmd::Gang { session: S, gang: Gang { mesh: 9, number }, share });
     };
     gang(1, scale(2, 1, 2, true, 2));
     gang(2, scale(2, 5, 3, true, 5));
