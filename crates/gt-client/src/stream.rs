@@ -2,6 +2,7 @@
 
 mod follow;
 mod open;
+mod past;
 pub mod prefix;
 mod repeat;
 mod seal;
@@ -12,10 +13,10 @@ use crate::cell::Cell;
 use crate::session::Session;
 use crate::signal;
 use crate::value::{SETTLED, Value, ValueInner};
-pub(crate) use follow::{Past, Pasts, Way};
 use gt_ir::{Arg, Args, Instr, Op, Result, Scalar, Slot, Structure, TensorId, Ty, Types, bail};
 use gt_sync::Mutex;
 use open::{Entry, Open, WINDOW};
+pub(crate) use past::{Past, Pasts, Way};
 pub(crate) use repeat::{Spot, Stretch};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};

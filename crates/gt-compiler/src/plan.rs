@@ -461,3 +461,11 @@ impl Operand {
         }
     }
 }
+
+/// The plan of a program in its text form, for a backend that takes every composite whole.
+#[cfg(test)]
+pub(crate) fn of_text(program: &str) -> Plan {
+    let structure = gt_ir::text::parse_structure(program).unwrap();
+    let options = crate::CompileOptions { takes: |_, _| true, ..crate::CompileOptions::default() };
+    crate::compile(&structure, &structure.check().unwrap(), options).unwrap()
+}

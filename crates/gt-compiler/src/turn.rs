@@ -134,14 +134,8 @@ fn copied(step: &Step, result: &Tensor) -> Option<(u32, Map)> {
 
 #[cfg(test)]
 mod tests {
-    use crate::{CompileOptions, Plan, Work, compile};
-    use gt_ir::text;
-
-    fn plan(program: &str) -> Plan {
-        let structure = text::parse_structure(program).unwrap();
-        let options = CompileOptions { takes: |_, _| true, ..CompileOptions::default() };
-        compile(&structure, &structure.check().unwrap(), options).unwrap()
-    }
+    use crate::Work;
+    use crate::plan::of_text as plan;
 
     const ATTENTION: &str = "
         in TENSOR[0] f32[2, 4, 8, 16]

@@ -26,6 +26,7 @@ pub mod scalar;
 pub mod shape;
 pub mod signal;
 pub mod text;
+pub mod whole;
 
 pub use binding::Binding;
 pub use build::{Build, Operand, Operands};

@@ -72,7 +72,7 @@ pub struct Structure {
 pub enum Slot {
     Num(Scalar),
     /// Dense elements in the machine's byte order.
-    Data(Arc<Vec<u8>>),
+    Data(#[serde(with = "crate::whole::bytes")] Arc<Vec<u8>>),
 }
 
 /// A structure bound to the tensors of a session.

@@ -387,6 +387,7 @@ pub fn decode<'a, M: Deserialize<'a>>(bytes: &'a [u8]) -> Result<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::msg::WorkerMsg;
     use gt_ir::{Arg, Binary, DType, Input, Instr, Op, Scalar, Ty};
     use proptest::prelude::*;
 
@@ -440,6 +441,21 @@ mod tests {
             [&new, &again, &small, &upload].map(|bytes| brings_much(bytes)),
             [true, false, false, false]
         );
+    }
+
+    #[test]
+    fn tensor_bytes_are_one_piece_and_look_alike() {
+        let data: Vec<u8> = (0..=255).cycle().take(1000).collect();
+        let shared = Arc::new(data.clone());
+        let slot = Slot::Data(shared.clone());
+        assert_eq!(to_bytes(&slot), to_bytes(&(1u32, data)), "as if written one by one");
+        assert_eq!(from_bytes::<Slot>(&to_bytes(&slot)).unwrap(), slot);
+        let error = Error::Value("no value".into());
+        let failure = crate::msg::Failure { root: 1, instr: None, error };
+        for result in [Ok(Some(shared)), Ok(None), Err(failure)] {
+            let moved = WorkerMsg::Moved { session: SessionId(1), tensor: TensorId(2), goal: None, result };
+            assert_eq!(decode::<WorkerMsg>(&encode(&moved)).unwrap(), moved);
+        }
     }
 
     #[test]

@@ -112,11 +112,13 @@ pub enum ClientMsg {
     Upload {
         tensor: TensorId,
         ty: Ty,
+        #[serde(with = "gt_ir::whole::maybe")]
         data: Option<Bytes>,
     },
     /// The bytes of `tensor` could not be brought to the worker directly; they come here to be relayed, being few.
     Relay {
         tensor: TensorId,
+        #[serde(with = "gt_ir::whole::bytes")]
         data: Bytes,
     },
     /// The same for more bytes than a piece has: they follow in pieces once the server asks (`relay`).
@@ -184,7 +186,7 @@ pub struct Piece {
 /// A tensor's bytes as an answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Payload {
-    Inline(Bytes),
+    Inline(#[serde(with = "gt_ir::whole::bytes")] Bytes),
     /// To be read from a worker's bulk plane.
     Bulk {
         at: Endpoint,
@@ -347,6 +349,7 @@ pub enum WorkerCmd {
         session: SessionId,
         tensor: TensorId,
         ty: Ty,
+        #[serde(with = "gt_ir::whole::bytes")]
         data: Bytes,
     },
     /// A tensor whose bytes will arrive on the bulk plane or by `Fulfil`; programs that read it wait for it.
@@ -361,6 +364,7 @@ pub enum WorkerCmd {
     Fulfil {
         session: SessionId,
         tensor: TensorId,
+        #[serde(with = "gt_ir::whole::bytes")]
         data: Bytes,
     },
     /// Sends a tensor to another worker's bulk plane. Without an endpoint, or when it cannot be reached, the bytes
@@ -461,6 +465,7 @@ pub enum WorkerMsg {
         session: SessionId,
         tensor: TensorId,
         goal: Option<WorkerId>,
+        #[serde(with = "gt_ir::whole::outcome")]
         result: Result<Option<Bytes>, Failure>,
     },
     /// The bytes of a tensor have come, as the dispatcher wanted to hear.

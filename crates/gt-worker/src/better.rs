@@ -54,7 +54,7 @@ impl Planner {
             let (send, todo) = channel::<Job>();
             let shared = self.shared.clone();
             let work = move || {
-                yield_to_others();
+                gt_net::process::give_way(NICE);
                 while let Ok((backend, key, structure)) = todo.recv() {
                     let start = Instant::now();
                     let plan = compile(&*backend, &structure, Effort::Full);
@@ -87,12 +87,6 @@ impl Planner {
         self.shared.news.store(false, Ordering::Release);
         std::mem::take(&mut *self.shared.made.lock())
     }
-}
-
-/// Has this thread give way to those that run programs.
-fn yield_to_others() {
-    // SAFETY: a plain call; 0 is the calling thread. A system that refuses loses nothing but speed.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
 }
 
 impl Drop for Planner {

@@ -18,11 +18,10 @@ pub mod trace;
 pub mod visualize;
 
 /// The nice value of who only watches.
-const NICE: libc::c_int = 19;
+const NICE: i32 = 19;
 
 /// Has the calling thread, and those it starts from now on, give way to all others: whoever watches is in no hurry, and
 /// what is watched should not feel it.
 pub fn give_way() {
-    // SAFETY: a plain call, which changes how this thread is scheduled; 0 is the thread itself.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
+    gt_net::process::give_way(NICE);
 }

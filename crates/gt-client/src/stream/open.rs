@@ -1,6 +1,7 @@
 //! The program being recorded: its values, its live-ins and slots, and where to cut it.
 
-use super::follow::{Pasts, Trail};
+use super::follow::Trail;
+use super::past::Pasts;
 use super::prefix::Progress;
 use super::{Rebind, SourceLine, Stream};
 use crate::value::Value;

@@ -1,8 +1,9 @@
 //! Stretches of a program that is followed, taken over at once.
 
 use super::Stream;
-use super::follow::{Past, Trail};
+use super::follow::Trail;
 use super::open::Open;
+use super::past::Past;
 use crate::session::Session;
 use crate::value::{Value, ValueInner};
 use gt_ir::{Op, Slot};

@@ -4,7 +4,7 @@
 //! of another type, the instruction is noted here and its type worked out; everything else is followed as usual. A
 //! program followed to its end this way has the structure of the other with these instructions changed.
 
-use super::follow::Way;
+use super::past::Way;
 use foldhash::fast::FixedState;
 use gt_ir::{Op, Structure, Ty};
 use gt_sync::Mutex;

@@ -5,7 +5,7 @@
 
 mod qwen3;
 
-use gt_dispatcher::shard::{Ask, divide};
+use gt_dispatcher::shard::{Ask, divide_aside};
 use gt_dispatcher::{Action, Config, Event, Machine, Vouched};
 use gt_ir::signal::{Lay, Mark, MeshAxis, SignalSpec};
 use gt_ir::{Input, Instr, Op, Program, Scalar, Structure, TensorId};
@@ -187,17 +187,14 @@ impl Cluster {
         let mut took = Duration::ZERO;
         while let Some((ask, program)) = self.plans.pop() {
             let (done, answer) = channel();
-            let asked = program.clone();
-            let thread = std::thread::spawn(move || {
-                let start = Instant::now();
-                let result = divide(&asked).map(|d| d.map(Arc::new));
+            let start = Instant::now();
+            divide_aside(program, move |result| {
                 let parts = result.iter().flatten().flat_map(|divided| divided.structures());
                 let written: Vec<Written> = parts.map(Written::new).collect();
                 let _ = done.send((result, written, start.elapsed()));
             });
             let (result, written, time) = self.wait(&answer, other);
             written.into_iter().for_each(|written| self.shelf.add(written));
-            let _ = thread.join();
             took += time;
             self.step(Event::Planned { ask, result });
         }

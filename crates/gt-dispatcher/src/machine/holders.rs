@@ -49,6 +49,14 @@ impl Holders {
         self.mesh.as_ref().filter(|_| self.others.is_empty())
     }
 
+    /// The worker, if it and no other holds the tensor.
+    pub fn only(&self) -> Option<WorkerId> {
+        match (&self.mesh, &self.others[..]) {
+            (None, [holder]) => Some(holder.worker),
+            _ => None,
+        }
+    }
+
     /// True if every worker of a mesh is among them.
     pub fn cover(&self, mesh: &Mesh) -> bool {
         let same = self.mesh.as_ref().is_some_and(|own| own.id == mesh.id);

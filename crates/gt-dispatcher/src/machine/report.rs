@@ -83,10 +83,7 @@ impl Session {
             self.looked.clear();
         }
         match done.failure.take() {
-            None => match &done.mesh {
-                Some(mesh) => self.drop_freed(cx, done.frees, mesh, &done.ran),
-                None => done.frees.into_iter().for_each(|id| self.drop_tensor(cx, id, &done.ran)),
-            },
+            None => self.drop_freed(cx, done.frees, done.mesh.as_deref(), &done.ran),
             Some((failure, spared)) => self.failed(seq, done, failure, spared, cx),
         }
     }

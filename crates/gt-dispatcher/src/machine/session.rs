@@ -381,18 +381,30 @@ impl Session {
         self.uploads.remove(at).map(|(_, worker, ty)| (worker, ty))
     }
 
-    /// Drops what a program frees on the workers of a mesh, all of which ran it and have dropped it themselves.
-    pub(super) fn drop_freed(&mut self, cx: &mut Cx, ids: Vec<TensorId>, mesh: &Mesh, ran: &[WorkerId]) {
+    /// Drops what a program frees. The workers that ran it, which are those of its mesh if it has one, have dropped it
+    /// themselves.
+    pub(super) fn drop_freed(
+        &mut self,
+        cx: &mut Cx,
+        ids: Vec<TensorId>,
+        mesh: Option<&Mesh>,
+        ran: &[WorkerId],
+    ) {
+        let only = |tensor: &Tensor| match (mesh, ran) {
+            (Some(mesh), _) => tensor.holders.mesh().is_some_and(|m| m.id == mesh.id),
+            (None, [worker]) => tensor.holders.only() == Some(*worker),
+            (None, _) => false,
+        };
         let mut bytes = 0;
         for id in ids {
             let Some(tensor) = self.tensors.remove(id) else { continue };
-            if tensor.holders.mesh().is_some_and(|m| m.id == mesh.id) {
+            if only(&tensor) && self.arriving.is_empty() {
                 bytes += tensor.bytes();
             } else {
                 self.dropped(cx, id, &tensor, ran);
             }
         }
-        mesh.workers.iter().for_each(|w| cx.pool.release(*w, bytes));
+        ran.iter().for_each(|w| cx.pool.release(*w, bytes));
     }
 
     /// Gives up all that workers hold for this session.
