@@ -356,3 +356,25 @@ def test_a_network_trains_alike():
             run.append(loss.item())
         losses.append(run)
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-9)
+
+
+def test_checkpoints_compute_again():
+    from gt.utils.checkpoint import checkpoint, checkpoint_sequential
+
+    model = gt.nn.Sequential(gt.nn.Linear(3, 4), gt.nn.Tanh(), gt.nn.Dropout(0.5), gt.nn.Linear(4, 3))
+    calls = []
+    model[1].register_forward_hook(lambda *_: calls.append(gt.is_grad_enabled()))
+    x = gt.tensor(np.ones((2, 3), dtype=np.float32), requires_grad=True)
+    found = []
+    for run in (model, lambda x: checkpoint(model, x), lambda x: checkpoint_sequential(model, 2, x)):
+        model.zero_grad()
+        x.grad = None
+        gt.manual_seed(0)
+        (run(x) ** 2).sum().backward()
+        found.append([x.grad.tolist(), *(p.grad.tolist() for p in model.parameters())])
+    assert found[0] == found[1] == found[2]
+    assert calls == [True, False, True, False, True]
+    # Parameters alone may need the gradient.
+    model.zero_grad()
+    checkpoint(model, gt.ones(2, 3)).sum().backward()
+    assert model[0].weight.grad is not None

@@ -103,6 +103,67 @@ CASES = {
         a.x.clone().fmod_(0.7).true_divide_(3),
     ),
     "fill_diagonal": lambda T, a: (a.x.detach().clone().fill_diagonal_(5), T.zeros(3, 3, 3).fill_diagonal_(1)),
+    "angles": lambda T, a: (
+        T.atan2(a.x, a.y),
+        (a.x / 4).asin() + T.acos(a.y / 4) + a.x.atan(),
+        T.atan2(T.tensor([0.0, 0.0, -0.0, 1.0]), T.tensor([0.0, -1.0, -1.0, 0.0])),
+    ),
+    "inverse hyperbolic": lambda T, a: (
+        a.x.asinh() + (a.y / 4).atanh() + T.acosh(a.x.abs() + 1.1),
+        T.asinh(T.tensor([1e-8, -1e-3, 0.0, 1e6, -1e30])),
+        T.acosh(T.tensor([1.0, 1e30])),
+    ),
+    "shifts": lambda T, a: (a.i << 2, a.i >> 1, 1 << a.i, T.bitwise_right_shift(T.tensor([-9, 9]), 1)),
+    "xlogy": lambda T, a: (a.x.xlogy(2.5), T.xlogy(a.i, 3), T.xlogy(T.tensor([0.0, 0.0]), T.tensor([0.0, NAN]))),
+    "copysign of types": lambda T, a: T.copysign(T.tensor([1, -2]), T.tensor([-1.0, 1.0], dtype=T.float16)),
+    "searchsorted": lambda T, a: (
+        T.searchsorted(T.tensor([[1, 3, 5], [2, 4, 6]]), T.tensor([[3, 6], [3, 6]]), right=True),
+        T.bucketize(a.x.detach(), T.tensor([-1.0, 0.0, 1.0]).double()),
+        T.searchsorted(T.tensor([1.0, 2.0]), T.tensor([NAN, 1.5])),
+    ),
+    "quantile": lambda T, a: (
+        T.quantile(a.x, T.tensor([0.0, 0.3, 1.0]).double(), dim=1, keepdim=True),
+        a.x.quantile(0.4, interpolation="midpoint"),
+        T.quantile(a.s, 0.5),
+        T.nanquantile(a.s, 0.5),
+        a.s.nanmedian(),
+    ),
+    "cummax": lambda T, a: (*T.cummax(a.x, 1), *a.i.cummin(0), *T.cummax(a.s, 0)),
+    "logcumsumexp": lambda T, a: a.x.logcumsumexp(0),
+    "mode": lambda T, a: (*T.mode(T.tensor([[1, 2, 2, 1, 3], [5, 4, 4, 5, 5]])), *a.i.mode(0, True)),
+    "cdist": lambda T, a: (T.cdist(a.x, a.y), T.cdist(a.x, a.x.detach()), T.cdist(a.m, a.m.T, p=1)),
+    "pairs": lambda T, a: (
+        T.pdist(a.x),
+        T.pairwise_distance(a.x, a.y),
+        T.combinations(a.v, 3),
+        T.vander(a.v.detach(), 3),
+    ),
+    "unique of rows": lambda T, a: (
+        *T.unique(T.tensor([[1, 2], [0, 2], [1, 2]]), dim=0, return_inverse=True, return_counts=True),
+        *T.unique_consecutive(a.i, return_inverse=True, return_counts=True),
+    ),
+    "repeat_interleave": lambda T, a: (
+        a.x.repeat_interleave(T.tensor([1, 0, 2, 1]), dim=0),
+        T.repeat_interleave(T.tensor([1, 0, 2])),
+        a.v.repeat_interleave(2),
+    ),
+    "scatter_reduce": lambda T, a: tuple(
+        a.x.scatter_reduce(1, T.tensor([[0, 0, 1], [3, 3, 3]]), a.y[:2, :3], kind, include_self=own)
+        for kind in ("sum", "mean", "amax", "amin", "prod")
+        for own in (True, False)
+    ),
+    "scatter_": lambda T, a: T.zeros(2, 3).scatter_(1, T.tensor([[0], [2]]), 1.5, reduce="add"),
+    "einsum of lists": lambda T, a: (T.einsum(a.x, [0, 1], a.y, [2, 1], [0, 2]), T.einsum(a.m, [0, 0])),
+    "pads": lambda T, a: tuple(
+        T.nn.functional.pad(a.x.view(1, 4, 6), (2, 1), mode=mode) for mode in ("reflect", "replicate", "circular")
+    ),
+    "jacobian": lambda T, a: (
+        T.autograd.functional.jacobian(lambda x, y: (x * y, x.sum()), (a.v.detach(), a.w.detach())),
+        T.autograd.functional.hessian(lambda x, y: (x**2 * y).sum(), (a.v.detach(), a.w.detach())),
+        T.autograd.functional.vjp(lambda x: x**2, a.v.detach(), a.w.detach()),
+        T.autograd.functional.jvp(lambda x: x**2, a.v.detach(), a.w.detach()),
+        T.autograd.functional.vhp(lambda x: (x**3).sum(), a.v.detach(), a.w.detach()),
+    ),
     "sizes": lambda T, a: (
         list(T.broadcast_shapes((2, 1), (3,), (1, 1, 1))),
         a.x.is_same_size(a.y),

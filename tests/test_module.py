@@ -215,9 +215,11 @@ def test_forward_hooks():
     layer.register_forward_hook(lambda m, args, kwargs, out: seen.append(list(kwargs)), with_kwargs=True)
     layer.register_forward_hook(lambda m, args, out: seen.append("first"), prepend=True)
     layer.register_forward_hook(lambda m, args, out: seen.append("always"), always_call=True)
-    pre = layer.register_forward_pre_hook(lambda m, args, kwargs: (args, {"x": kwargs["x"] * 0}), with_kwargs=True)
-    check(layer(x=gt.ones(1, 2)), layer.bias.detach().unsqueeze(0))
-    assert seen == ["first", ["x"], "always"]
+    pre = layer.register_forward_pre_hook(
+        lambda m, args, kwargs: (args, {"input": kwargs["input"] * 0}), with_kwargs=True
+    )
+    check(layer(input=gt.ones(1, 2)), layer.bias.detach().unsqueeze(0))
+    assert seen == ["first", ["input"], "always"]
     pre.remove()
     with pytest.raises(RuntimeError):
         layer(gt.ones(1, 3))

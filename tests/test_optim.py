@@ -36,6 +36,12 @@ OPTIMIZERS = {
         [{"params": p[:1], "lr": 0.2}, {"params": p[1:], "weight_decay": 0.5}], lr=0.1
     ),
     "named": lambda T, p: T.optim.SGD([("a", p[0]), ("b", p[1])], lr=0.05, momentum=0.5),
+    "rmsprop": lambda T, p: T.optim.RMSprop(p, lr=0.05, momentum=0.5, centered=True, weight_decay=0.1),
+    "adagrad": lambda T, p: T.optim.Adagrad(p, lr=0.1, lr_decay=0.1, initial_accumulator_value=0.2),
+    "adadelta": lambda T, p: T.optim.Adadelta(p, rho=0.8, weight_decay=0.1),
+    "adamax": lambda T, p: T.optim.Adamax(p, lr=0.05, maximize=True),
+    "nadam": lambda T, p: T.optim.NAdam(p, lr=0.05, weight_decay=0.1, decoupled_weight_decay=True),
+    "radam": lambda T, p: T.optim.RAdam(p, lr=0.05, betas=(0.8, 0.9)),
     "decoupled": lambda T, p: T.optim.Adam(p, lr=0.1, weight_decay=0.3, decoupled_weight_decay=True),
 }
 

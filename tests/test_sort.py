@@ -68,8 +68,8 @@ def test_unique_counts_and_inverts():
     assert gt.tensor(x).unique().tolist() == right[0].tolist()
     assert gt.unique(gt.tensor([2.0, NAN, 2.0, NAN])).numel() == 3
     assert gt.unique(gt.zeros(0)).shape == (0,)
-    with pytest.raises(TypeError, match="dim"):
-        gt.tensor(x).unique(dim=0)
+    rows, inverse, counts = gt.unique(gt.tensor([[2, 1], [0, 1], [2, 1]]), True, True, True, dim=0)
+    assert rows.tolist() == [[0, 1], [2, 1]] and inverse.tolist() == [1, 0, 1] and counts.tolist() == [1, 2]
 
 
 def test_gradients_go_where_elements_came_from():

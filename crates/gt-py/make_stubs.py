@@ -31,7 +31,10 @@ from gt._size import Size
 
 __version__: Final[str]
 
-class OutOfMemoryError(RuntimeError, MemoryError): ...
+class OutOfBoundsError(IndexError, RuntimeError): ...
+class OutOfMemoryError(MemoryError, RuntimeError): ...
+
+default_generator: Final[Generator]
 
 '''
 

@@ -6,7 +6,10 @@ Any operation starts what is needed inside this process; `gt.connect("host:port"
 import atexit as _atexit
 
 from gt import _gt
+from gt._function import function as _function
 from gt._gt import (
+    Generator,
+    OutOfBoundsError,
     OutOfMemoryError,
     Session,
     Tensor,
@@ -20,6 +23,7 @@ from gt._gt import (
     connect,
     cosine_similarity,
     current_session,
+    default_generator,
     device,
     disconnect,
     dtype,
@@ -34,6 +38,7 @@ from gt._gt import (
     frombuffer,
     full,
     full_like,
+    get_default_dtype,
     get_float32_matmul_precision,
     get_rng_state,
     gpu_workers,
@@ -45,6 +50,7 @@ from gt._gt import (
     is_grad_enabled,
     is_inference_mode_enabled,
     is_tensor,
+    layer_norm,
     linspace,
     manual_seed,
     multinomial,
@@ -60,6 +66,8 @@ from gt._gt import (
     randn_like,
     randperm,
     result_type,
+    rms_norm,
+    set_default_dtype,
     set_float32_matmul_precision,
     set_printoptions,
     set_rng_state,
@@ -194,7 +202,6 @@ ravel = Tensor.ravel
 reciprocal = Tensor.reciprocal
 relu = Tensor.relu
 remainder = Tensor.remainder
-repeat_interleave = Tensor.repeat_interleave
 reshape = Tensor.reshape
 roll = Tensor.roll
 round = Tensor.round
@@ -229,15 +236,39 @@ triu = Tensor.triu
 trunc = Tensor.trunc
 unbind = Tensor.unbind
 unflatten = Tensor.unflatten
-unique = Tensor.unique
 unsqueeze = Tensor.unsqueeze
 var = Tensor.var
-xlogy = Tensor.xlogy
 
 concat = concatenate = cat
+acos = arccos = Tensor.acos
+asin = arcsin = Tensor.asin
+atan = arctan = Tensor.atan
+atan2 = arctan2 = Tensor.atan2
+clamp_max = Tensor.clamp_max
+clamp_min = Tensor.clamp_min
+dropout = Tensor.dropout
+rsub = Tensor.rsub
+true_divide = Tensor.div
 row_stack = vstack
 asarray = as_tensor
 newaxis = None
+
+
+def _offer_functions():
+    """Makes functions of the methods above, and lets those that make tensors write them into `out`."""
+    made = {}
+    for name, value in list(globals().items()):
+        if getattr(value, "__objclass__", None) is Tensor:
+            made[value] = made.get(value) or _function(value)
+            globals()[name] = made[value]
+    for name in (
+        "arange cat concat concatenate empty eye full hstack linspace ones pow rand randint randn randperm row_stack "
+        "stack tensordot vstack where zeros"
+    ).split():
+        globals()[name] = _function(globals()[name], None)
+
+
+_offer_functions()
 
 # Functions written with the ones above, many of them methods of tensors too.
 from gt.composed import *  # noqa: E402, F403
@@ -256,6 +287,7 @@ if TYPE_CHECKING:
         nn,
         optim,
         profiler,
+        random,
         serialization,
         signal,
         utils,
@@ -282,6 +314,7 @@ _LAZY = {
     "nn",
     "optim",
     "profiler",
+    "random",
     "serialization",
     "signal",
     "utils",
@@ -307,6 +340,9 @@ def __getattr__(name):
         return getattr(import_module("gt.serialization"), name)
     if name in _CONFIG:
         return getattr(import_module("gt.signal.config"), name)
+    if name.endswith("_") and not name.startswith("_") and hasattr(Tensor, name):
+        # `gt.relu_(x)` is `x.relu_()`.
+        return getattr(Tensor, name)
     raise AttributeError(f"module 'gt' has no attribute '{name}'")
 
 
@@ -318,11 +354,6 @@ def workers():
     keys = ("name", "backend", "device", "threads", "memory", "bytes_in_use", "busy_seconds")
     rows = [{**{key: row[key] for key in keys}, "load": row["queued"]} for row in _gt._stats()["workers"]]
     return sorted(rows, key=lambda row: row["name"])
-
-
-def get_default_dtype():
-    """The type of floating-point tensors made without one."""
-    return float32
 
 
 def _at_exit():

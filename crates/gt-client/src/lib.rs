@@ -3,6 +3,7 @@
 pub mod autograd;
 pub mod cell;
 pub mod current;
+pub mod default;
 pub mod hostmem;
 mod lived;
 pub mod ops;

@@ -22,6 +22,7 @@ use gt_net::spin::Habit;
 use gt_sync::Mutex;
 use inbox::Shared;
 use outbox::Outbox;
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -55,6 +56,29 @@ pub struct Session {
 pub struct Generator {
     pub key: u64,
     pub offset: u64,
+}
+
+impl Generator {
+    fn take(&mut self, blocks: u64) -> Generator {
+        let now = *self;
+        self.offset = self.offset.wrapping_add(blocks);
+        now
+    }
+}
+
+thread_local! {
+    /// What this thread draws from just now instead of the session's numbers.
+    static DRAWN_FROM: RefCell<Option<Generator>> = const { RefCell::new(None) };
+}
+
+/// Runs something that draws from a generator of the caller's, which moves on.
+pub fn drawing_from<T>(generator: &mut Generator, draw: impl FnOnce() -> T) -> T {
+    let before = DRAWN_FROM.replace(Some(*generator));
+    let out = draw();
+    if let Some(after) = DRAWN_FROM.replace(before) {
+        *generator = after;
+    }
+    out
 }
 
 /// Answers that take no longer are waited for awake.
@@ -130,10 +154,8 @@ impl Session {
 
     /// Takes `blocks` counters from the generator: (key, offset).
     pub fn random(&self, blocks: u64) -> Generator {
-        let mut g = self.generator.lock();
-        let now = *g;
-        g.offset = g.offset.wrapping_add(blocks);
-        now
+        let given = DRAWN_FROM.with_borrow_mut(|g| g.as_mut().map(|g| g.take(blocks)));
+        given.unwrap_or_else(|| self.generator.lock().take(blocks))
     }
 
     /// Restarts the random numbers.

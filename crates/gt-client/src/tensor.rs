@@ -143,6 +143,22 @@ impl Tensor {
         Arc::as_ptr(&self.0) as usize
     }
 
+    /// A number that is the same for all tensors of one storage.
+    pub fn storage_address(&self) -> usize {
+        Arc::as_ptr(&self.0.cell) as usize
+    }
+
+    /// Lets go of the storage, if nobody else looks at it: nobody will use this tensor any more.
+    pub fn let_go(&self) -> Result<()> {
+        if Arc::strong_count(&self.0) > 1 || Arc::strong_count(&self.0.cell) > 1 {
+            return Ok(());
+        }
+        let nothing =
+            crate::ops::create::full_var(&self.session()?, &Ty::new(DType::U8, [0]), Scalar::Int(0))?;
+        self.0.cell.revert(nothing.value);
+        Ok(())
+    }
+
     /// The storage it looks at.
     pub(crate) fn cell(&self) -> &Arc<Cell> {
         &self.0.cell

@@ -215,6 +215,30 @@ unary_table! {
     Trunc "TRUNC" Number, |x| x.trunc(), NO_INT, "trunc(x)", (-3.0, 3.0), [], |b, g, s| Ok(None);
     /// Logical not of bool, bitwise not of integers.
     Not "NOT" Bits, |x| x, |x| !x, "~x", (0.0, 9.0), [], |b, g, s| Ok(None);
+    Asin "ASIN" Float, |x| x.asin(), NO_INT, "asin(x)", (-0.9, 0.9), [x],
+        |b, g, s| {
+            let x = s.arg(0)?;
+            let x2 = b.mul(x, x)?;
+            let rest = b.bin(Binary::Sub, 1.0, &x2)?;
+            let d = b.un(Unary::Rsqrt, &rest)?;
+            b.mul(g, &d).map(Some)
+        };
+    Acos "ACOS" Float, |x| x.acos(), NO_INT, "acos(x)", (-0.9, 0.9), [x],
+        |b, g, s| {
+            let x = s.arg(0)?;
+            let x2 = b.mul(x, x)?;
+            let rest = b.bin(Binary::Sub, 1.0, &x2)?;
+            let d = b.un(Unary::Rsqrt, &rest)?;
+            let d = b.un(Unary::Neg, &d)?;
+            b.mul(g, &d).map(Some)
+        };
+    Atan "ATAN" Float, |x| x.atan(), NO_INT, "atan(x)", (-3.0, 3.0), [x],
+        |b, g, s| {
+            let x = s.arg(0)?;
+            let x2 = b.mul(x, x)?;
+            let d = b.bin(Binary::Add, &x2, 1.0)?;
+            b.bin(Binary::Div, g, &d).map(Some)
+        };
 }
 
 impl Unary {
@@ -360,6 +384,19 @@ binary_table! {
     And "AND" Bits -> Same, |a, _b| a, |a, b| a & b, "a & b", [(0.0, 9.0), (0.0, 9.0)], [], |b, g, s| Ok(None), Ok(None);
     Or "OR" Bits -> Same, |a, _b| a, |a, b| a | b, "a | b", [(0.0, 9.0), (0.0, 9.0)], [], |b, g, s| Ok(None), Ok(None);
     Xor "XOR" Bits -> Same, |a, _b| a, |a, b| a ^ b, "a ^ b", [(0.0, 9.0), (0.0, 9.0)], [], |b, g, s| Ok(None), Ok(None);
+    /// The angle of the point with `b` across and `a` up.
+    Atan2 "ATAN2" Float -> Same, |a, b| a.atan2(b), |a, _| a, "atan2(a, b)", [(0.3, 3.0), (-3.0, 3.0)], [a b],
+        |b, g, s| { let d = atan2_slope(b, s, 1)?; b.mul(g, &d).map(Some) },
+        { let d = atan2_slope(b, s, 0)?; let d = b.un(Unary::Neg, &d)?; b.mul(g, &d).map(Some) };
+}
+
+/// An operand over the square of the distance from the origin.
+fn atan2_slope<B: Build>(b: &mut B, s: &Saved<B::V>, over: usize) -> Result<B::V> {
+    let (up, across) = (s.operand(0)?, s.operand(1)?);
+    let up = b.bin_any(Binary::Mul, up.clone(), up)?;
+    let across = b.bin_any(Binary::Mul, across.clone(), across)?;
+    let square = b.bin_any(Binary::Add, up, across)?;
+    b.bin(Binary::Div, s.operand(over)?, square)
 }
 
 #[inline(always)]

@@ -21,6 +21,11 @@ pub trait Real:
     fn cos(self) -> Self;
     fn tanh(self) -> Self;
     fn erf(self) -> Self;
+    fn asin(self) -> Self;
+    fn acos(self) -> Self;
+    fn atan(self) -> Self;
+    /// The angle of the point with `across` to the right and this one up.
+    fn atan2(self, across: Self) -> Self;
     fn abs(self) -> Self;
     fn floor(self) -> Self;
     fn ceil(self) -> Self;
@@ -108,6 +113,18 @@ macro_rules! real {
             }
             fn erf(self) -> Self {
                 $erf(self)
+            }
+            fn asin(self) -> Self {
+                $t::asin(self)
+            }
+            fn acos(self) -> Self {
+                $t::acos(self)
+            }
+            fn atan(self) -> Self {
+                $t::atan(self)
+            }
+            fn atan2(self, across: Self) -> Self {
+                $t::atan2(self, across)
             }
             #[inline(always)]
             fn abs(self) -> Self {

@@ -33,9 +33,9 @@ pub fn unary_name(op: Unary) -> String {
 /// True for functions that a device works out in its own way, by the name of a row; arithmetic and roots round alike
 /// everywhere.
 pub fn is_rounded_by_device(name: &str) -> bool {
-    const FUNCTIONS: [&str; 13] = [
+    const FUNCTIONS: [&str; 16] = [
         "exp", "expm1", "log", "log1p", "rsqrt", "sin", "cos", "tanh", "sigmoid", "gelu", "gelugrad", "silu",
-        "erf",
+        "erf", "asin", "acos", "atan",
     ];
     name.strip_prefix("gt_u_").is_some_and(|name| FUNCTIONS.contains(&name))
 }
@@ -83,7 +83,7 @@ fn rows_text() -> String {
             Gives::Bool => ("bool", "bool"),
         };
         if on_reals(op.takes()) {
-            let hide = if op == Binary::Pow { "a = gt_unknown(a); " } else { "" };
+            let hide = if matches!(op, Binary::Pow | Binary::Atan2) { "a = gt_unknown(a); " } else { "" };
             let _ =
                 writeln!(out, "template <class T> GT_FN {real} {name}(T a, T b) {{ {hide}return {text}; }}");
         }

@@ -205,7 +205,7 @@ pub fn python_hook(hook: Py<PyAny>, device: Device) -> (Hook, Arc<Object>) {
     let call = Arc::new(move |g: &Tensor| {
         Python::attach(|py| {
             let Some(hook) = object.get(py) else { return Ok(None) };
-            let given = PyTensor { t: g.clone(), device };
+            let given = PyTensor::on(g.clone(), device);
             let result = hook.bind(py).call1((given,)).map_err(carry)?;
             if result.is_none() {
                 return Ok(None);
@@ -253,7 +253,7 @@ impl HookHandle {
         let call = move || {
             let Some(t) = t.upgrade() else { return Ok(()) };
             Python::attach(|py| match object.get(py) {
-                Some(hook) => hook.bind(py).call1((PyTensor { t, device },)).map(drop).map_err(carry),
+                Some(hook) => hook.bind(py).call1((PyTensor::on(t, device),)).map(drop).map_err(carry),
                 None => Ok(()),
             })
         };

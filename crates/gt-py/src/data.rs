@@ -5,6 +5,7 @@ use crate::convert::{number, to_python};
 use crate::errors::{Result, type_error, value_error};
 use crate::tensor::PyTensor;
 use gt_client::Tensor;
+use gt_client::default;
 use gt_client::ops::{arith, create};
 use gt_ir::{DType, Ints, Kind, Scalar, Shape, Ty};
 use pyo3::intern;
@@ -35,7 +36,7 @@ pub fn tensor(obj: &Bound<PyAny>, dtype: Option<DType>, wants_grad: bool) -> Res
     };
     let to = match dtype {
         Some(d) => d,
-        None if wants_grad && !t.dtype().is_float() => DType::F32,
+        None if wants_grad && !t.dtype().is_float() => default::float(),
         None => t.dtype(),
     };
     Ok(arith::cast(&t, to)?)
@@ -48,8 +49,8 @@ fn python_number(obj: &Bound<PyAny>) -> Result<Option<Scalar>> {
 
 fn natural(kind: Kind, wants_grad: bool) -> DType {
     match kind {
-        Kind::Float => DType::F32,
-        _ if wants_grad => DType::F32,
+        Kind::Float => default::float(),
+        _ if wants_grad => default::float(),
         Kind::Int => DType::I64,
         Kind::Bool => DType::Bool,
     }

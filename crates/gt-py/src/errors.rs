@@ -62,7 +62,10 @@ fn to_python(error: Error) -> PyErr {
     match error {
         Error::Type(m) => PyTypeError::new_err(m),
         Error::Value(m) => PyValueError::new_err(m),
-        Error::Index(m) => PyIndexError::new_err(m),
+        Error::Index(m) => Python::attach(|py| match out_of_bounds(py) {
+            Ok(class) => PyErr::from_type(class.clone(), m),
+            Err(_) => PyIndexError::new_err(m),
+        }),
         Error::Runtime(m) if m == INTERRUPTED => PENDING.take().unwrap_or_else(|| PyRuntimeError::new_err(m)),
         Error::Runtime(m) => PyRuntimeError::new_err(m),
         Error::Memory(m) => Python::attach(|py| match out_of_memory(py) {
@@ -76,15 +79,31 @@ fn to_python(error: Error) -> PyErr {
 /// `gt.OutOfMemoryError`: a `RuntimeError`, as in PyTorch, and a `MemoryError`.
 pub fn out_of_memory(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    let class = CLASS.get_or_try_init(py, || {
-        let bases = (PyRuntimeError::type_object(py), PyMemoryError::type_object(py));
+    let doc = "A worker has not enough memory for a program; tensors are as they were before it.";
+    both(py, &CLASS, "OutOfMemoryError", PyMemoryError::type_object(py), doc)
+}
+
+/// `gt.OutOfBoundsError`: an `IndexError` and a `RuntimeError`, since PyTorch raises now one, now the other.
+pub fn out_of_bounds(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let doc = "An index or a dimension that a tensor does not have.";
+    both(py, &CLASS, "OutOfBoundsError", PyIndexError::type_object(py), doc)
+}
+
+/// A class of exceptions that are a `RuntimeError` and something else.
+fn both<'py>(
+    py: Python<'py>,
+    class: &'static PyOnceLock<Py<PyType>>,
+    name: &str,
+    other: Bound<'py, PyType>,
+    doc: &str,
+) -> PyResult<&'py Bound<'py, PyType>> {
+    let class = class.get_or_try_init(py, || {
         let body = PyDict::new(py);
         body.set_item("__module__", "gt")?;
-        body.set_item(
-            "__doc__",
-            "A worker has not enough memory for a program; tensors are as they were before it.",
-        )?;
-        let class = py.get_type::<PyType>().call1(("OutOfMemoryError", bases, body))?;
+        body.set_item("__doc__", doc)?;
+        let bases = (other, PyRuntimeError::type_object(py));
+        let class = py.get_type::<PyType>().call1((name, bases, body))?;
         Ok::<_, PyErr>(class.cast_into::<PyType>()?.unbind())
     })?;
     Ok(class.bind(py))

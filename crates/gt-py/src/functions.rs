@@ -7,8 +7,10 @@ use crate::device::Device;
 use crate::dtype::{DTypeArg, PyDType, dtype_object};
 use crate::errors::{Result, type_error};
 use crate::print::{OPTIONS, Options};
+use crate::random::{PyGenerator, drawn};
 use crate::tensor::PyTensor;
 use gt_client::Tensor;
+use gt_client::default;
 use gt_client::ops::{arith, create, join, moves, pointwise};
 use gt_ir::{DType, Scalar};
 use pyo3::prelude::*;
@@ -19,11 +21,11 @@ fn made(t: Tensor, device: Option<Device>, requires_grad: bool) -> Result<PyTens
     if requires_grad {
         t.set_requires_grad(true)?;
     }
-    Ok(PyTensor { t, device: device.map_or(Device::CPU, Device::settled) })
+    Ok(PyTensor::on(t, device.map_or(Device::CPU, Device::settled)))
 }
 
 fn or_float(dtype: Option<DTypeArg>) -> DType {
-    dtype.map_or(DType::F32, |d| d.0)
+    dtype.map_or_else(default::float, |d| d.0)
 }
 
 /// A tensor from numbers, nested lists or arrays, whose elements are copied.
@@ -37,7 +39,7 @@ pub fn tensor(
     pin_memory: bool,
 ) -> Result<PyTensor> {
     let _ = pin_memory;
-    let device = device.or_else(|| data.cast::<PyTensor>().ok().map(|t| t.get().device));
+    let device = device.or_else(|| data.cast::<PyTensor>().ok().map(|t| t.get().device()));
     made(data::tensor(data, dtype.map(|d| d.0), requires_grad)?, device, requires_grad)
 }
 
@@ -53,7 +55,7 @@ pub fn as_tensor<'py>(
     let t = match data.cast::<PyTensor>() {
         Ok(t) => {
             let me = t.get();
-            if dtype.is_none_or(|d| d == me.t.dtype()) && device.is_none_or(|d| d.settled() == me.device) {
+            if dtype.is_none_or(|d| d == me.t.dtype()) && device.is_none_or(|d| d.settled() == me.device()) {
                 return Ok(data.clone());
             }
             arith::cast(&me.t, dtype.unwrap_or(me.t.dtype()))?
@@ -71,7 +73,7 @@ pub fn from_numpy(ndarray: &Bound<PyAny>, requires_grad: bool) -> Result<PyTenso
         return type_error(format!("from_numpy: expected np.ndarray (got {})", ndarray.get_type().name()?));
     }
     let t = array::from_array(ndarray)?;
-    let t = if requires_grad && !t.dtype().is_float() { arith::cast(&t, DType::F32)? } else { t };
+    let t = if requires_grad && !t.dtype().is_float() { arith::cast(&t, default::float())? } else { t };
     made(t, None, requires_grad)
 }
 
@@ -109,19 +111,20 @@ macro_rules! fills {
     ($($(#[$doc:meta])* $name:ident $dims:ident, $dtype:ident => $make:expr;)*) => {
         $($(#[$doc])*
         #[pyfunction]
-        #[pyo3(signature = (*shape, size = None, dtype = None, device = None, requires_grad = false, generator = None))]
+        #[pyo3(signature = (*shape, size = None, dtype = None, device = None, requires_grad = false, generator = None, pin_memory = false))]
         pub fn $name(
             shape: &Bound<PyTuple>,
             size: Option<DimsArg>,
             dtype: Option<DTypeArg>,
             device: Option<Device>,
             requires_grad: bool,
-            generator: Option<&Bound<PyAny>>,
+            generator: Option<&Bound<PyGenerator>>,
+            pin_memory: bool,
         ) -> Result<PyTensor> {
-            let _ = generator;
+            let _ = pin_memory;
             let $dims = crate::convert::shape(stringify!($name), &sizes(shape, size)?)?;
             let $dtype = or_float(dtype);
-            made($make?, device, requires_grad)
+            drawn(generator, || made($make?, device, requires_grad))
         })*
     };
 }
@@ -151,7 +154,7 @@ macro_rules! likes {
             requires_grad: bool,
         ) -> Result<PyTensor> {
             let ($x, $dtype) = (&input.t, dtype.map(|d| d.0));
-            made($make?, device.or(Some(input.device)), requires_grad)
+            made($make?, device.or(Some(input.device())), requires_grad)
         })*
     };
 }
@@ -193,27 +196,28 @@ pub fn full_like(
     requires_grad: bool,
 ) -> Result<PyTensor> {
     let t = create::full_like(&input.t, fill_value.0, dtype.map(|d| d.0))?;
-    made(t, device.or(Some(input.device)), requires_grad)
+    made(t, device.or(Some(input.device())), requires_grad)
 }
 
 /// Numbers from `start` up to, not including, `end`.
 #[pyfunction]
-#[pyo3(signature = (start, end = None, step = None, *, dtype = None, device = None, requires_grad = false))]
+#[pyo3(signature = (start = None, end = None, step = None, *, dtype = None, device = None, requires_grad = false))]
 pub fn arange(
-    start: Num,
+    start: Option<Num>,
     end: Option<Num>,
     step: Option<Num>,
     dtype: Option<DTypeArg>,
     device: Option<Device>,
     requires_grad: bool,
 ) -> Result<PyTensor> {
-    let (start, end) = match end {
-        Some(end) => (start.0, end.0),
-        None => (Scalar::Int(0), start.0),
+    let (start, end) = match (start, end) {
+        (Some(start), Some(end)) => (start.0, end.0),
+        (Some(end), None) | (None, Some(end)) => (Scalar::Int(0), end.0),
+        (None, None) => return type_error("arange: missing the end"),
     };
     let dtype = match dtype {
         Some(d) => Some(d.0),
-        None if requires_grad => Some(DType::F32),
+        None if requires_grad => Some(default::float()),
         None => None,
     };
     let t = create::range(start, end, step.map_or(Scalar::Int(1), |s| s.0), dtype)?;
@@ -258,9 +262,8 @@ pub fn randint(
     dtype: Option<DTypeArg>,
     device: Option<Device>,
     requires_grad: bool,
-    generator: Option<&Bound<PyAny>>,
+    generator: Option<&Bound<PyGenerator>>,
 ) -> Result<PyTensor> {
-    let _ = generator;
     let mut bounds: Vec<i64> = Vec::new();
     let (named, mut size) = (size.is_some(), size.map(|s| s.0));
     for arg in args.iter() {
@@ -279,7 +282,8 @@ pub fn randint(
     };
     let Some(size) = size else { return type_error("randint: missing the size, a tuple of ints") };
     let dtype = dtype.map_or(DType::I64, |d| d.0);
-    made(create::randint(low, high, shape("randint", &size)?, dtype)?, device, requires_grad)
+    let size = shape("randint", &size)?;
+    drawn(generator, || made(create::randint(low, high, size, dtype)?, device, requires_grad))
 }
 
 /// The integers below `n` in random order.
@@ -289,18 +293,16 @@ pub fn randperm(
     n: i64,
     dtype: Option<DTypeArg>,
     device: Option<Device>,
-    generator: Option<&Bound<PyAny>>,
+    generator: Option<&Bound<PyGenerator>>,
 ) -> Result<PyTensor> {
-    let _ = generator;
-    made(create::randperm(n, dtype.map_or(DType::I64, |d| d.0))?, device, false)
+    drawn(generator, || made(create::randperm(n, dtype.map_or(DType::I64, |d| d.0))?, device, false))
 }
 
 /// Zeros and ones, ones with the given probabilities.
 #[pyfunction]
 #[pyo3(signature = (input, *, generator = None))]
-pub fn bernoulli(input: &PyTensor, generator: Option<&Bound<PyAny>>) -> Result<PyTensor> {
-    let _ = generator;
-    Ok(input.wrap(create::bernoulli(&input.t)?))
+pub fn bernoulli(input: &PyTensor, generator: Option<&Bound<PyGenerator>>) -> Result<PyTensor> {
+    drawn(generator, || Ok(input.wrap(create::bernoulli(&input.t)?)))
 }
 
 /// Indices drawn with the given weights.
@@ -310,17 +312,16 @@ pub fn multinomial(
     input: &PyTensor,
     num_samples: i64,
     replacement: bool,
-    generator: Option<&Bound<PyAny>>,
+    generator: Option<&Bound<PyGenerator>>,
 ) -> Result<PyTensor> {
-    let _ = generator;
-    Ok(input.wrap(create::multinomial(&input.t, num_samples, replacement)?))
+    drawn(generator, || Ok(input.wrap(create::multinomial(&input.t, num_samples, replacement)?)))
 }
 
 /// The device of the first tensor that has one of its own.
 fn common_device(list: &Bound<PyAny>) -> Device {
     let Ok(items) = list.try_iter() else { return Device::CPU };
     items.flatten().fold(Device::CPU, |d, x| match x.cast::<PyTensor>() {
-        Ok(t) => d.or(t.get().device),
+        Ok(t) => d.or(t.get().device()),
         Err(_) => d,
     })
 }
@@ -331,7 +332,7 @@ macro_rules! joins {
         #[pyo3(signature = (tensors, dim = 0, *, axis = None))]
         pub fn $name(tensors: &Bound<PyAny>, dim: i64, axis: Option<i64>) -> Result<PyTensor> {
             let list = crate::tensor::tensors(tensors)?;
-            Ok(PyTensor { t: join::$name(&list, axis.unwrap_or(dim))?, device: common_device(tensors) })
+            Ok(PyTensor::on(join::$name(&list, axis.unwrap_or(dim))?, common_device(tensors)))
         })*
     };
 }
@@ -343,7 +344,7 @@ macro_rules! joins_all {
         $(#[pyfunction]
         pub fn $name(tensors: &Bound<PyAny>) -> Result<PyTensor> {
             let list = crate::tensor::tensors(tensors)?;
-            Ok(PyTensor { t: join::$name(&list)?, device: common_device(tensors) })
+            Ok(PyTensor::on(join::$name(&list)?, common_device(tensors)))
         })*
     };
 }
@@ -432,4 +433,16 @@ pub fn set_printoptions(
     o.edgeitems = edgeitems.unwrap_or(o.edgeitems);
     o.linewidth = linewidth.unwrap_or(o.linewidth);
     o.sci_mode = sci_mode;
+}
+
+/// The type of floating-point tensors made without one.
+#[pyfunction]
+pub fn get_default_dtype(py: Python) -> PyResult<Py<crate::dtype::PyDType>> {
+    crate::dtype::dtype_object(py, default::float())
+}
+
+/// Sets the type of floating-point tensors made without one.
+#[pyfunction]
+pub fn set_default_dtype(d: DTypeArg) -> Result<()> {
+    Ok(default::set_float(d.0)?)
 }

@@ -13,6 +13,7 @@ mod nn;
 mod optim;
 mod precision;
 mod print;
+mod random;
 mod seen;
 mod session;
 mod signal;
@@ -40,9 +41,9 @@ mod _gt {
     #[pymodule_export]
     use crate::functions::{
         arange, as_tensor, bernoulli, broadcast_tensors, cat, empty, empty_like, eye, from_numpy, frombuffer,
-        full, full_like, hstack, is_tensor, linspace, multinomial, ones, ones_like, pow, promote_types, rand,
-        rand_like, randint, randn, randn_like, randperm, result_type, set_printoptions, stack, tensor,
-        vstack, where_, zeros, zeros_like,
+        full, full_like, get_default_dtype, hstack, is_tensor, linspace, multinomial, ones, ones_like, pow,
+        promote_types, rand, rand_like, randint, randn, randn_like, randperm, result_type, set_default_dtype,
+        set_printoptions, stack, tensor, vstack, where_, zeros, zeros_like,
     };
     #[pymodule_export]
     use crate::nn::{
@@ -54,6 +55,8 @@ mod _gt {
     use crate::optim::{_adam_step, _sgd_step, _zero_grad};
     #[pymodule_export]
     use crate::precision::{get_float32_matmul_precision, set_float32_matmul_precision};
+    #[pymodule_export]
+    use crate::random::PyGenerator;
     #[pymodule_export]
     use crate::seen::{_explain, _living, _take_profile, _watch, PyProfile};
     #[pymodule_export]
@@ -80,6 +83,8 @@ mod _gt {
         }
         m.add("__version__", env!("CARGO_PKG_VERSION"))?;
         m.add("OutOfMemoryError", crate::errors::out_of_memory(py)?)?;
+        m.add("OutOfBoundsError", crate::errors::out_of_bounds(py)?)?;
+        m.add("default_generator", crate::random::PyGenerator::of_session())?;
         gt_client::current::install(crate::session::start_default);
         gt_client::wait::install(crate::wait::wait);
         let home = py.import("gt")?.getattr("__path__")?.get_item(0)?.to_string();

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 fn inner<'a>(t: &Option<&'a PyTensor>) -> Option<&'a Tensor> {
-    t.map(|t| &t.t)
+    t.map(|t| &*t.t)
 }
 
 macro_rules! pair_losses {
@@ -242,8 +242,10 @@ fn activated<'py>(
 pub fn clip_grad_norm_(parameters: &Bound<PyAny>, max_norm: f64, norm_type: f64) -> Result<PyTensor> {
     match optim::clip_grad_norm(&tensors(parameters)?, max_norm, norm_type)? {
         Some(t) => Ok(PyTensor::new(t)),
-        None => {
-            Ok(PyTensor::new(gt_client::ops::create::full(gt_ir::Shape::scalar(), 0.0, gt_ir::DType::F32)?))
-        }
+        None => Ok(PyTensor::new(gt_client::ops::create::full(
+            gt_ir::Shape::scalar(),
+            0.0,
+            gt_client::default::float(),
+        )?)),
     }
 }

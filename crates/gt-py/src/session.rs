@@ -1,6 +1,7 @@
 //! Sessions: connecting, waiting, counters, the end of the process.
 
 use crate::errors::{Result, runtime_error, value_error};
+use crate::random::PyGenerator;
 use crate::start;
 use crate::wait::SLICE;
 use gt_client::wait::INTERRUPTED;
@@ -152,9 +153,9 @@ pub fn synchronize() -> Result<()> {
 
 /// Restarts the random numbers: the same seed and program give the same tensors.
 #[pyfunction]
-pub fn manual_seed(seed: i64) -> Result<()> {
+pub fn manual_seed(seed: i64) -> Result<PyGenerator> {
     current::current_session()?.seed(seed as u64);
-    Ok(())
+    Ok(PyGenerator::of_session())
 }
 
 /// The state of the random numbers, for `set_rng_state`.

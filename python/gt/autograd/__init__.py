@@ -1,6 +1,7 @@
 """Automatic differentiation."""
 
 from gt._gt import Node, backward, grad
+from gt.autograd import functional
 from gt.autograd.function import Function, once_differentiable
 from gt.autograd.grad_mode import enable_grad, inference_mode, no_grad, set_grad_enabled
 from gt.autograd.gradcheck import gradcheck, gradgradcheck
@@ -9,12 +10,39 @@ __all__ = [
     "Function",
     "Node",
     "backward",
+    "detect_anomaly",
     "enable_grad",
+    "functional",
     "grad",
     "gradcheck",
     "gradgradcheck",
     "inference_mode",
     "no_grad",
     "once_differentiable",
+    "set_detect_anomaly",
     "set_grad_enabled",
 ]
+
+
+class set_detect_anomaly:
+    """Taken as PyTorch programs give it, with a warning: the backward pass does not look for NaN."""
+
+    def __init__(self, mode, check_nan=True):
+        self.mode = mode
+        if mode:
+            import warnings
+
+            warnings.warn("detect_anomaly: GT does not look for NaN in the backward pass", stacklevel=2)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        return None
+
+
+class detect_anomaly(set_detect_anomaly):
+    """`set_detect_anomaly(True)` as a context."""
+
+    def __init__(self, check_nan=True):
+        super().__init__(True, check_nan)

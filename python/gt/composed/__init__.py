@@ -1,14 +1,24 @@
 """Tensor functions that are short compositions of the core's. Those named in METHODS become methods of tensors."""
 
 from gt._gt import Tensor
-from gt.composed import create, inplace, pointwise, products, shape, stat
+from gt.composed import create, names, pointwise, products, search, shape, stat
 from gt.composed.create import *  # noqa: F403
+from gt.composed.names import *  # noqa: F403
 from gt.composed.pointwise import *  # noqa: F403
 from gt.composed.products import *  # noqa: F403
+from gt.composed.search import *  # noqa: F403
 from gt.composed.shape import *  # noqa: F403
 from gt.composed.stat import *  # noqa: F403
 
-__all__ = create.__all__ + pointwise.__all__ + products.__all__ + shape.__all__ + stat.__all__
+__all__ = (
+    create.__all__
+    + names.__all__
+    + pointwise.__all__
+    + products.__all__
+    + search.__all__
+    + shape.__all__
+    + stat.__all__
+)
 
 # Method: function. The tensor is the first argument.
 METHODS = {
@@ -16,8 +26,9 @@ METHODS = {
     for module, names in (
         (
             pointwise,
+            "acosh arccosh arcsinh arctanh asinh atanh bitwise_left_shift bitwise_right_shift "
             "copysign deg2rad fix float_power fmax fmin heaviside hypot isneginf isposinf isreal ldexp logaddexp "
-            "logaddexp2 logit positive rad2deg sgn signbit sinc",
+            "logaddexp2 logit positive rad2deg sgn signbit sinc threshold xlogy",
         ),
         (products, "addbmm addmv addr cross ger inner kron matrix_power vdot"),
         (
@@ -31,7 +42,18 @@ METHODS = {
     )
     for name in names.split()
 }
-METHODS.update(inplace.METHODS)
+METHODS.update({name: getattr(search, name) for name in search.METHODS}, **names.METHODS)
 
 for _name, _function in METHODS.items():
+    setattr(Tensor, _name, _function)
+
+# Written with the methods above.
+from gt.composed import inplace  # noqa: E402
+
+METHODS.update(inplace.METHODS)
+for _name, _function in inplace.METHODS.items():
+    setattr(Tensor, _name, _function)
+for _name, _value in names.PROPERTIES.items():
+    setattr(Tensor, _name, names.constant(_value))
+for _name, _function in pointwise.OPERATORS.items():
     setattr(Tensor, _name, _function)

@@ -28,17 +28,17 @@ def logspace(start, end, steps, base=10.0, *, dtype=None, device=None, requires_
 def normal(mean, std=1.0, size=None, *, generator=None, dtype=None, device=None):
     """Normal random numbers with the given means and deviations."""
     if size is not None:
-        return _gt.randn(size, dtype=dtype, device=device) * std + mean
+        return _gt.randn(size, dtype=dtype, device=device, generator=generator) * std + mean
     if isinstance(mean, Tensor) and isinstance(std, Tensor):
         mean, std = _gt.broadcast_tensors(mean, std)
     like = mean if isinstance(mean, Tensor) else std
-    return _gt.randn_like(like) * std + mean
+    return _gt.randn(like.shape, dtype=like.dtype, generator=generator) * std + mean
 
 
-def randint_like(input, low, high=None, *, dtype=None, device=None):
+def randint_like(input, low, high=None, *, generator=None, dtype=None, device=None):
     """Random integers from `low` up to, not including, `high`, in the shape of `input`."""
     low, high = (0, low) if high is None else (low, high)
-    return _gt.randint(low, high, input.shape, device=device).to(dtype or input.dtype)
+    return _gt.randint(low, high, input.shape, device=device, generator=generator).to(dtype or input.dtype)
 
 
 def scalar_tensor(s, *, dtype=None, device=None):

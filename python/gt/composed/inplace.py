@@ -5,7 +5,8 @@ from gt._gt import Tensor
 _NAMES = (
     "absolute addmm addmv addr addbmm baddbmm clip cosh cumprod divide exp2 fmod frac greater greater_equal less "
     "less_equal log10 log2 logical_and logical_not logical_or logical_xor logit nan_to_num negative not_equal sinc "
-    "sinh square subtract tan true_divide xlogy copysign deg2rad rad2deg heaviside hypot ldexp fix float_power sgn"
+    "sinh square subtract tan true_divide xlogy copysign deg2rad rad2deg heaviside hypot ldexp fix float_power sgn "
+    "asinh acosh atanh arcsinh arccosh arctanh bitwise_left_shift bitwise_right_shift scatter_reduce threshold"
 )
 
 
@@ -20,3 +21,64 @@ def _written_back(name):
 
 
 METHODS = {f"{name}_": _written_back(name) for name in _NAMES.split() if not hasattr(Tensor, f"{name}_")}
+
+
+def scatter_(self, dim, index, src=None, *, value=None, reduce=None):
+    """Writes elements, or a number, at the indices; with `reduce`, adds or multiplies them there."""
+    src = value if src is None else src
+    if reduce is None:
+        return self._scatter_(dim, index, src)
+    if reduce not in ("add", "multiply"):
+        raise RuntimeError(f"scatter_: expected reduce to be add or multiply, got {reduce!r}")
+    if not isinstance(src, Tensor):
+        src = self.new_full(tuple(index.shape), src)
+    return self.scatter_reduce_(dim, index, src, "sum" if reduce == "add" else "prod")
+
+
+def _drawn(draw):
+    """An in-place draw of numbers that are a function of uniform ones."""
+
+    def method(self, *args, generator=None, **kwargs):
+        from gt.autograd.grad_mode import no_grad
+
+        with no_grad():
+            return self.copy_(draw(self, generator, *args, **kwargs))
+
+    method.__name__ = method.__qualname__ = draw.__name__
+    method.__doc__ = draw.__doc__
+    return method
+
+
+def _uniform(self, generator):
+    import gt
+
+    return gt.empty(self.shape, dtype=gt.float64).uniform_(generator=generator)
+
+
+@_drawn
+def geometric_(self, generator, p):
+    """How many trials of probability `p` the first success takes."""
+    import math
+
+    if not 0 < p < 1:
+        raise RuntimeError(f"geometric_: expected p between 0 and 1, got {p}")
+    return ((-_uniform(self, generator)).log1p() / math.log1p(-p)).ceil().clamp(min=1)
+
+
+@_drawn
+def log_normal_(self, generator, mean=1.0, std=2.0):
+    """Numbers whose logarithms are normal."""
+    import gt
+
+    return gt.empty(self.shape, dtype=gt.float64).normal_(mean, std, generator=generator).exp()
+
+
+@_drawn
+def cauchy_(self, generator, median=0.0, sigma=1.0):
+    """Numbers of the Cauchy distribution."""
+    import math
+
+    return (math.pi * (_uniform(self, generator) - 0.5)).tan() * sigma + median
+
+
+METHODS.update(scatter_=scatter_, geometric_=geometric_, log_normal_=log_normal_, cauchy_=cauchy_)

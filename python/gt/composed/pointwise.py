@@ -6,6 +6,14 @@ from gt import _gt
 from gt._gt import Tensor
 
 __all__ = [
+    "acosh",
+    "arccosh",
+    "arcsinh",
+    "arctanh",
+    "asinh",
+    "atanh",
+    "bitwise_left_shift",
+    "bitwise_right_shift",
     "copysign",
     "deg2rad",
     "fix",
@@ -26,6 +34,8 @@ __all__ = [
     "sgn",
     "signbit",
     "sinc",
+    "threshold",
+    "xlogy",
 ]
 
 fix = Tensor.trunc
@@ -33,7 +43,20 @@ sgn = Tensor.sign
 
 
 def _float(x):
-    return x if x.is_floating_point() else x.float()
+    return x if x.is_floating_point() else x.to(_gt.get_default_dtype())
+
+
+def _tensor(name, other):
+    if not isinstance(other, Tensor):
+        raise TypeError(f"{name}(): argument 'other' (position 2) must be Tensor, not {type(other).__name__}")
+
+
+def _pair(name, input, other):
+    """Both operands in the floating-point type of their result."""
+    _tensor(name, other)
+    dtype = _gt.result_type(input, other)
+    dtype = dtype if dtype.is_floating_point else _gt.get_default_dtype()
+    return input.to(dtype), other.to(dtype)
 
 
 def positive(input):
@@ -46,18 +69,21 @@ def positive(input):
 def logaddexp(input, other):
     """`log(exp(input) + exp(other))` without overflow."""
     # Equal operands have no gap, even where both are infinite.
+    input, other = _pair("logaddexp", input, other)
     gap = _gt.where(input == other, 0.0, (input - other).abs())
     return input.maximum(other) + (-gap).exp().log1p()
 
 
 def logaddexp2(input, other):
     """`log2(2**input + 2**other)` without overflow."""
+    input, other = _pair("logaddexp2", input, other)
     gap = _gt.where(input == other, 0.0, (input - other).abs())
     return input.maximum(other) + (-gap).exp2().log1p() / math.log(2)
 
 
 def hypot(input, other):
     """`sqrt(input**2 + other**2)` without overflow on the way."""
+    input, other = _pair("hypot", input, other)
     largest = input.detach().abs().maximum(other.detach().abs())
     scale = _gt.where((largest == 0) | largest.isinf(), 1.0, largest)
     return scale * ((input / scale).square() + (other / scale).square()).sqrt()
@@ -95,11 +121,13 @@ def rad2deg(input):
 
 def fmax(input, other):
     """The larger one; of a number and NaN, the number."""
+    _tensor("fmax", other)
     return _gt.where(input.isnan(), other, _gt.where(other.isnan(), input, input.maximum(other)))
 
 
 def fmin(input, other):
     """The smaller one; of a number and NaN, the number."""
+    _tensor("fmin", other)
     return _gt.where(input.isnan(), other, _gt.where(other.isnan(), input, input.minimum(other)))
 
 
@@ -112,11 +140,79 @@ def signbit(input):
 
 def copysign(input, other):
     """The size of `input` with the sign of `other`."""
-    size = _float(input).abs()
-    negative = signbit(other) if isinstance(other, Tensor) else math.copysign(1.0, other) < 0
     if not isinstance(other, Tensor):
-        return -size if negative else size
-    return _gt.where(negative, -size, size)
+        size = _float(input).abs()
+        return -size if math.copysign(1.0, other) < 0 else size
+    size, other = _pair("copysign", input, other)
+    size = size.abs()
+    return _gt.where(signbit(other), -size, size)
+
+
+def xlogy(input, other):
+    """`input * log(other)`, and 0 where `input` is 0."""
+    dtype = _gt.result_type(input, other)
+    dtype = dtype if dtype.is_floating_point else _gt.get_default_dtype()
+    x, y = (t.to(dtype) if isinstance(t, Tensor) else _gt.full((), t, dtype=dtype) for t in (input, other))
+    zero = (x == 0) & ~y.isnan()
+    return x * _gt.where(zero, 1.0, y).log()
+
+
+def asinh(input):
+    """The inverse of `sinh`."""
+    x = _float(input)
+    size = x.abs()
+    # Squares of large numbers overflow, where the logarithm of twice the number is as good.
+    large = size > 1e4
+    near = _gt.where(large, 1.0, size)
+    small = (near + near * near / (1 + (near * near + 1).sqrt())).log1p()
+    return _gt.where(large, size.log() + math.log(2), small) * x.sign()
+
+
+def acosh(input):
+    """The inverse of `cosh` on numbers from 1."""
+    x = _float(input)
+    large = x > 1e4
+    near = _gt.where(large, 2.0, x)
+    less = near - 1
+    return _gt.where(large, x.log() + math.log(2), (less + (less * (near + 1)).sqrt()).log1p())
+
+
+def atanh(input):
+    """The inverse of `tanh`."""
+    x = _float(input)
+    return (x.log1p() - (-x).log1p()) * 0.5
+
+
+arcsinh, arccosh, arctanh = asinh, acosh, atanh
+
+
+def _whole(name, *operands):
+    for x in operands:
+        if isinstance(x, float) or (isinstance(x, Tensor) and (x.is_floating_point() or x.dtype == _gt.bool)):
+            raise RuntimeError(f"{name}: expected integers, got {getattr(x, 'dtype', 'float')}")
+
+
+def _power_of_two(places):
+    return _gt.pow(2, places.long()) if isinstance(places, Tensor) else 2**places
+
+
+def bitwise_left_shift(input, other):
+    """Bits moved up by `other` places."""
+    _whole("bitwise_left_shift", input, other)
+    dtype = _gt.result_type(input, other)
+    return (input * _power_of_two(other)).to(dtype)
+
+
+def bitwise_right_shift(input, other):
+    """Bits moved down by `other` places; the sign stays."""
+    _whole("bitwise_right_shift", input, other)
+    dtype = _gt.result_type(input, other)
+    return (input // _power_of_two(other)).to(dtype)
+
+
+def threshold(input, threshold, value):
+    """`value` where the input is not above the threshold."""
+    return input.masked_fill(~(input > threshold), value)
 
 
 def isposinf(input):
@@ -140,3 +236,12 @@ def float_power(input, exponent):
     """`input ** exponent` in double precision."""
     exponent = exponent.double() if isinstance(exponent, Tensor) else float(exponent)
     return _gt.pow(input.double() if isinstance(input, Tensor) else float(input), exponent)
+
+
+# Python's operators that are functions here.
+OPERATORS = {
+    "__lshift__": bitwise_left_shift,
+    "__rshift__": bitwise_right_shift,
+    "__rlshift__": lambda self, other: bitwise_left_shift(self * 0 + other, self),
+    "__rrshift__": lambda self, other: bitwise_right_shift(self * 0 + other, self),
+}

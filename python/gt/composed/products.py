@@ -9,6 +9,7 @@ __all__ = [
     "addr",
     "chain_matmul",
     "cross",
+    "einsum",
     "ger",
     "inner",
     "kron",
@@ -18,6 +19,20 @@ __all__ = [
 
 ger = Tensor.outer
 vdot = Tensor.dot
+
+
+def _letters(places):
+    return "".join("..." if n is Ellipsis else chr(ord("a") + n if n < 26 else ord("A") + n - 26) for n in places)
+
+
+def einsum(equation, *operands):
+    """Sums of products, by an equation such as `ij,jk->ik`, or by tensors each with a list of its indices."""
+    if not isinstance(equation, Tensor):
+        return _gt.einsum(equation, *operands)
+    parts = (equation, *operands)
+    result = "->" + _letters(parts[-1]) if len(parts) % 2 else ""
+    tensors, places = parts[0 : len(parts) // 2 * 2 : 2], parts[1::2]
+    return _gt.einsum(",".join(_letters(p) for p in places) + result, *tensors)
 
 
 def inner(input, other):

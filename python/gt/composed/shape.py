@@ -26,6 +26,7 @@ __all__ = [
     "rot90",
     "select_scatter",
     "slice_scatter",
+    "split",
     "split_with_sizes",
     "tensor_split",
     "trace",
@@ -259,6 +260,11 @@ def sum_to_size(self, *size):
     dims = [*range(extra), *(extra + i for i, n in enumerate(size) if n == 1 and self.shape[extra + i] != 1)]
     out = self.sum(dims, keepdim=True) if dims else self
     return out.reshape(size)
+
+
+def split(tensor, split_size_or_sections, dim=0):
+    """Parts of a size, or of the given sizes."""
+    return tensor.split(split_size_or_sections, dim)
 
 
 def split_with_sizes(input, split_sizes, dim=0):

@@ -43,13 +43,15 @@ def aminmax(input, *, dim=None, keepdim=False):
     return MinMax(input.amin(dim, keepdim=keepdim), input.amax(dim, keepdim=keepdim))
 
 
-def nansum(input, dim=None, keepdim=False, *, dtype=None):
+def nansum(input, dim=None, keepdim=False, *, dtype=None, axis=None, keepdims=False):
     """The sum, with NaN as zero."""
+    dim, keepdim = axis if dim is None else dim, keepdim or keepdims
     return input.masked_fill(input.isnan(), 0).sum(dim, keepdim=keepdim, dtype=dtype)
 
 
-def nanmean(input, dim=None, keepdim=False, *, dtype=None):
+def nanmean(input, dim=None, keepdim=False, *, dtype=None, axis=None, keepdims=False):
     """The mean of what is not NaN."""
+    dim, keepdim = axis if dim is None else dim, keepdim or keepdims
     input = input if dtype is None else input.to(dtype)
     count = (~input.isnan()).sum(dim, keepdim=keepdim)
     return nansum(input, dim, keepdim) / count

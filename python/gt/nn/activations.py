@@ -21,41 +21,41 @@ class _Activation(Module):
 
 
 class ReLU(_Activation):
-    def forward(self, x):
-        return F.relu(x, self.inplace)
+    def forward(self, input):
+        return F.relu(input, self.inplace)
 
 
 class ReLU6(_Activation):
-    def forward(self, x):
-        return F.relu6(x)
+    def forward(self, input):
+        return F.relu6(input, self.inplace)
 
 
 class SiLU(_Activation):
-    def forward(self, x):
-        return F.silu(x, self.inplace)
+    def forward(self, input):
+        return F.silu(input, self.inplace)
 
 
 class Mish(_Activation):
-    def forward(self, x):
-        return F.mish(x)
+    def forward(self, input):
+        return F.mish(input, self.inplace)
 
 
 class Hardsigmoid(_Activation):
-    def forward(self, x):
-        return F.hardsigmoid(x)
+    def forward(self, input):
+        return F.hardsigmoid(input, self.inplace)
 
     def extra_repr(self):
         return ""
 
 
 class Hardswish(Hardsigmoid):
-    def forward(self, x):
-        return F.hardswish(x)
+    def forward(self, input):
+        return F.hardswish(input, self.inplace)
 
 
 class SELU(_Activation):
-    def forward(self, x):
-        return F.selu(x)
+    def forward(self, input):
+        return F.selu(input, self.inplace)
 
 
 class CELU(_Activation):
@@ -63,16 +63,16 @@ class CELU(_Activation):
         super().__init__(inplace)
         self.alpha = alpha
 
-    def forward(self, x):
-        return F.celu(x, self.alpha)
+    def forward(self, input):
+        return F.celu(input, self.alpha, self.inplace)
 
     def extra_repr(self):
         return self._also_inplace(f"alpha={self.alpha}")
 
 
 class ELU(CELU):
-    def forward(self, x):
-        return F.elu(x, self.alpha)
+    def forward(self, input):
+        return F.elu(input, self.alpha, self.inplace)
 
 
 class LeakyReLU(_Activation):
@@ -80,8 +80,8 @@ class LeakyReLU(_Activation):
         super().__init__(inplace)
         self.negative_slope = negative_slope
 
-    def forward(self, x):
-        return F.leaky_relu(x, self.negative_slope)
+    def forward(self, input):
+        return F.leaky_relu(input, self.negative_slope, self.inplace)
 
     def extra_repr(self):
         return self._also_inplace(f"negative_slope={self.negative_slope}")
@@ -92,8 +92,8 @@ class Hardtanh(_Activation):
         super().__init__(inplace)
         self.min_val, self.max_val = min_val, max_val
 
-    def forward(self, x):
-        return F.hardtanh(x, self.min_val, self.max_val)
+    def forward(self, input):
+        return F.hardtanh(input, self.min_val, self.max_val, self.inplace)
 
     def extra_repr(self):
         return self._also_inplace(f"min_val={self.min_val}, max_val={self.max_val}")
@@ -104,8 +104,8 @@ class Threshold(_Activation):
         super().__init__(inplace)
         self.threshold, self.value = threshold, value
 
-    def forward(self, x):
-        return F.threshold(x, self.threshold, self.value)
+    def forward(self, input):
+        return F.threshold(input, self.threshold, self.value, self.inplace)
 
     def extra_repr(self):
         return self._also_inplace(f"threshold={self.threshold}, value={self.value}")
@@ -119,36 +119,36 @@ class PReLU(Module):
         self.num_parameters = num_parameters
         self.weight = Parameter(full((num_parameters,), init, device=device, dtype=dtype))
 
-    def forward(self, x):
-        return F.prelu(x, self.weight)
+    def forward(self, input):
+        return F.prelu(input, self.weight)
 
     def extra_repr(self):
         return f"num_parameters={self.num_parameters}"
 
 
 class Sigmoid(Module):
-    def forward(self, x):
-        return x.sigmoid()
+    def forward(self, input):
+        return input.sigmoid()
 
 
 class Tanh(Module):
-    def forward(self, x):
-        return x.tanh()
+    def forward(self, input):
+        return input.tanh()
 
 
 class LogSigmoid(Module):
-    def forward(self, x):
-        return F.logsigmoid(x)
+    def forward(self, input):
+        return F.logsigmoid(input)
 
 
 class Softsign(Module):
-    def forward(self, x):
-        return F.softsign(x)
+    def forward(self, input):
+        return F.softsign(input)
 
 
 class Tanhshrink(Module):
-    def forward(self, x):
-        return F.tanhshrink(x)
+    def forward(self, input):
+        return F.tanhshrink(input)
 
 
 class Softshrink(Module):
@@ -156,16 +156,16 @@ class Softshrink(Module):
         super().__init__()
         self.lambd = lambd
 
-    def forward(self, x):
-        return F.softshrink(x, self.lambd)
+    def forward(self, input):
+        return F.softshrink(input, self.lambd)
 
     def extra_repr(self):
         return str(self.lambd)
 
 
 class Hardshrink(Softshrink):
-    def forward(self, x):
-        return F.hardshrink(x, self.lambd)
+    def forward(self, input):
+        return F.hardshrink(input, self.lambd)
 
 
 class GELU(Module):
@@ -173,8 +173,8 @@ class GELU(Module):
         super().__init__()
         self.approximate = approximate
 
-    def forward(self, x):
-        return F.gelu(x, approximate=self.approximate)
+    def forward(self, input):
+        return F.gelu(input, approximate=self.approximate)
 
     def extra_repr(self):
         return f"approximate={self.approximate!r}"
@@ -185,8 +185,8 @@ class Softplus(Module):
         super().__init__()
         self.beta, self.threshold = beta, threshold
 
-    def forward(self, x):
-        return F.softplus(x, self.beta, self.threshold)
+    def forward(self, input):
+        return F.softplus(input, self.beta, self.threshold)
 
     def extra_repr(self):
         return f"beta={self.beta}, threshold={self.threshold}"
@@ -205,20 +205,20 @@ class GLU(_AlongDim):
     def __init__(self, dim=-1):
         super().__init__(dim)
 
-    def forward(self, x):
-        return F.glu(x, self.dim)
+    def forward(self, input):
+        return F.glu(input, self.dim)
 
 
 class Softmax(_AlongDim):
-    def forward(self, x):
-        return F.softmax(x, self.dim)
+    def forward(self, input):
+        return F.softmax(input, self.dim)
 
 
 class Softmin(_AlongDim):
-    def forward(self, x):
-        return F.softmin(x, self.dim)
+    def forward(self, input):
+        return F.softmin(input, self.dim)
 
 
 class LogSoftmax(_AlongDim):
-    def forward(self, x):
-        return F.log_softmax(x, self.dim)
+    def forward(self, input):
+        return F.log_softmax(input, self.dim)

@@ -80,6 +80,14 @@ class Sequential(_Row):
     def __add__(self, other):
         return Sequential(*self, *other)
 
+    def __iadd__(self, other):
+        return self.extend(other)
+
+    def __mul__(self, times):
+        return Sequential(*list(self) * times)
+
+    __rmul__ = __mul__
+
 
 class ModuleList(_Row):
     """A list of modules."""
@@ -170,8 +178,18 @@ def _parameter(value):
     return Parameter(value) if isinstance(value, Tensor) and not isinstance(value, Parameter) else value
 
 
+def _shown(parameters, kind):
+    """Parameters by name, kind and size, one a line."""
+    for name, p in parameters:
+        size = "x".join(str(n) for n in p.shape)
+        yield f"  ({name}): Parameter containing: [{kind(p)} of size {size}]"
+
+
 class ParameterList(Module):
     """A list of parameters."""
+
+    def extra_repr(self):
+        return "\n".join(_shown(self._parameters.items(), lambda p: p.dtype))
 
     def __init__(self, values=None):
         super().__init__()
@@ -202,6 +220,9 @@ class ParameterList(Module):
 
 class ParameterDict(Module):
     """Parameters by name."""
+
+    def extra_repr(self):
+        return "\n".join(_shown(self._parameters.items(), Tensor.type))
 
     def __init__(self, values=None):
         super().__init__()

@@ -1,6 +1,10 @@
 """Functions of layers and losses."""
 
+import functools
+import math
+
 from gt import _gt
+from gt._function import function
 from gt._gt import (
     Tensor,
     binary_cross_entropy,
@@ -21,24 +25,30 @@ from gt._gt import (
     silu,
     smooth_l1_loss,
 )
+from gt.autograd.grad_mode import no_grad
+from gt.composed.search import pairwise_distance, pdist
 
 __all__ = [
     "bilinear",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "celu",
+    "cosine_embedding_loss",
     "cosine_similarity",
     "cross_entropy",
     "cross_entropy_loss",
     "dropout",
     "elu",
     "embedding",
+    "gaussian_nll_loss",
     "gelu",
     "glu",
+    "gumbel_softmax",
     "hardshrink",
     "hardsigmoid",
     "hardswish",
     "hardtanh",
+    "hinge_embedding_loss",
     "huber_loss",
     "kl_div",
     "l1_loss",
@@ -47,12 +57,16 @@ __all__ = [
     "linear",
     "log_softmax",
     "logsigmoid",
+    "margin_ranking_loss",
     "mish",
     "mse_loss",
     "nll_loss",
     "normalize",
     "one_hot",
     "pad",
+    "pairwise_distance",
+    "pdist",
+    "poisson_nll_loss",
     "prelu",
     "relu",
     "relu6",
@@ -62,6 +76,7 @@ __all__ = [
     "sigmoid",
     "silu",
     "smooth_l1_loss",
+    "soft_margin_loss",
     "softmax",
     "softmin",
     "softplus",
@@ -70,43 +85,80 @@ __all__ = [
     "tanh",
     "tanhshrink",
     "threshold",
+    "triplet_margin_loss",
 ]
 
 # The losses under the names of the prototype.
 cross_entropy_loss = cross_entropy
 
-sigmoid = Tensor.sigmoid
-tanh = Tensor.tanh
-gelu = Tensor.gelu
-softplus = Tensor.softplus
-softsign = Tensor.softsign
-logsigmoid = Tensor.logsigmoid
-hardtanh = Tensor.hardtanh
-relu6 = Tensor.relu6
-hardsigmoid = Tensor.hardsigmoid
-hardswish = Tensor.hardswish
-pad = Tensor.pad
+sigmoid = function(Tensor.sigmoid)
+tanh = function(Tensor.tanh)
+gelu = function(Tensor.gelu)
+softplus = function(Tensor.softplus)
+softsign = function(Tensor.softsign)
+logsigmoid = function(Tensor.logsigmoid)
 
 
-def mish(input, inplace=False):
+def _also_in_place(activation):
+    """An activation of its first argument that can write its result there."""
+
+    @functools.wraps(activation)
+    def either(input, *args, inplace=False, **kwargs):
+        if len(args) == settings:
+            *args, inplace = args
+        if not inplace:
+            return activation(input, *args, **kwargs)
+        # A clone costs nothing, and what it saves for the backward pass is not what is written here.
+        return input.copy_(activation(input.clone(), *args, **kwargs))
+
+    settings = activation.__code__.co_argcount
+    return either
+
+
+@_also_in_place
+def relu6(input):
+    return input.relu6()
+
+
+@_also_in_place
+def hardsigmoid(input):
+    return input.hardsigmoid()
+
+
+@_also_in_place
+def hardswish(input):
+    return input.hardswish()
+
+
+@_also_in_place
+def hardtanh(input, min_val=-1.0, max_val=1.0):
+    return input.hardtanh(min_val, max_val)
+
+
+@_also_in_place
+def mish(input):
     return input.mish()
 
 
-def leaky_relu(input, negative_slope=0.01, inplace=False):
+@_also_in_place
+def leaky_relu(input, negative_slope=0.01):
     return input.leaky_relu(negative_slope)
 
 
-def elu(input, alpha=1.0, inplace=False):
+@_also_in_place
+def elu(input, alpha=1.0):
     return input.elu(alpha)
 
 
-def selu(input, inplace=False):
+@_also_in_place
+def selu(input):
     """`elu` with the constants that keep mean and variance through layers."""
     alpha, scale = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
     return input.elu(alpha) * scale
 
 
-def celu(input, alpha=1.0, inplace=False):
+@_also_in_place
+def celu(input, alpha=1.0):
     return input.clamp(min=0) + (alpha * (input / alpha).expm1()).clamp(max=0)
 
 
@@ -135,7 +187,8 @@ def hardshrink(input, lambd=0.5):
     return input.masked_fill(input.abs() <= lambd, 0)
 
 
-def threshold(input, threshold, value, inplace=False):
+@_also_in_place
+def threshold(input, threshold, value):
     return input.masked_fill(~(input > threshold), value)
 
 
@@ -169,15 +222,148 @@ def log_softmax(input, dim=None, dtype=None):
     return input.log_softmax(_default_dim(input, dim), dtype)
 
 
-def dropout(input, p=0.5, training=True, inplace=False):
+@_also_in_place
+def dropout(input, p=0.5, training=True):
     """Zeroes elements at random and scales the others, while training."""
     return input.dropout(p, training)
 
 
-def embedding(input, weight, padding_idx=None):
-    """Rows of `weight`, by index; the row `padding_idx` gets no gradient."""
-    if padding_idx is None:
-        return _gt.embedding(input, weight)
+def embedding(
+    input,
+    weight,
+    padding_idx=None,
+    max_norm=None,
+    norm_type=2.0,
+    scale_grad_by_freq=False,
+    sparse=False,
+):
+    """Rows of `weight`, by index. The row `padding_idx` gets no gradient; rows longer than `max_norm` are shortened
+    in place first; `scale_grad_by_freq` divides the gradient of a row by how often it is used."""
+    if max_norm is not None:
+        _shorten_rows(input, weight, max_norm, norm_type)
     rows = _gt.embedding(input, weight)
+    if scale_grad_by_freq:
+        counts = _gt.zeros(weight.shape[0]).index_add(0, input.reshape(-1).long(), _gt.ones(input.numel()))
+        scaled = rows / counts[input].unsqueeze(-1).to(rows.dtype)
+        rows = rows.detach() + (scaled - scaled.detach())
+    if padding_idx is None:
+        return rows
     skip = (input == padding_idx % weight.shape[0]).unsqueeze(-1)
     return _gt.where(skip, rows.detach(), rows)
+
+
+@no_grad()
+def _shorten_rows(input, weight, max_norm, norm_type):
+    used = _gt.zeros(weight.shape[0], dtype=_gt.bool).index_fill(0, input.reshape(-1).long(), True)
+    norm = weight.norm(norm_type, 1, keepdim=True)
+    longer = used.unsqueeze(1) & (norm > max_norm)
+    weight.copy_(_gt.where(longer, weight * (max_norm / (norm + 1e-7)), weight))
+
+
+def _edge_index(length, before, after, mode):
+    """Which element stands at each place of a padded dimension."""
+    place = _gt.arange(-before, length + after)
+    if mode == "replicate":
+        return place.clamp(0, length - 1)
+    if mode == "circular":
+        return place % length
+    turned = place % (2 * (length - 1)) if length > 1 else place * 0
+    return length - 1 - (turned - (length - 1)).abs()
+
+
+def pad(input, pad, mode="constant", value=None):
+    """More elements at both ends of the last dimensions: a value, or what `reflect`, `replicate` and `circular`
+    find in the tensor."""
+    if mode == "constant":
+        return input.pad(pad, mode, value)
+    if mode not in ("reflect", "replicate", "circular"):
+        raise NotImplementedError(f"pad: expected constant, reflect, replicate or circular, got {mode!r}")
+    for i in range(len(pad) // 2):
+        before, after = pad[2 * i : 2 * i + 2]
+        dim = input.dim() - 1 - i
+        length = input.shape[dim]
+        most = length - 1 if mode == "reflect" else length
+        if mode != "replicate" and max(before, after) > most:
+            raise RuntimeError(f"pad: at most {most} on each side of dimension {dim} with {mode!r}, got {pad}")
+        if before or after:
+            input = input.index_select(dim, _edge_index(length, before, after, mode))
+    return input
+
+
+def gumbel_softmax(logits, tau=1, hard=False, eps=1e-10, dim=-1):
+    """A softmax of logits with Gumbel noise: nearly one of them; with `hard` exactly one, with the gradient of that."""
+    noise = -_gt.empty_like(logits).exponential_().log()
+    soft = ((logits + noise) / tau).softmax(dim)
+    if not hard:
+        return soft
+    one = _gt.zeros_like(soft).scatter(dim, soft.detach().argmax(dim, keepdim=True), 1.0)
+    return one - soft.detach() + soft
+
+
+def _reduced(loss, reduction):
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f"{reduction} is not a valid value for reduction")
+    return loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
+
+
+def margin_ranking_loss(input1, input2, target, margin=0.0, reduction="mean"):
+    """How far the order of two falls short of what the sign of `target` says, with a margin."""
+    return _reduced((-target * (input1 - input2) + margin).clamp(min=0), reduction)
+
+
+def triplet_margin_loss(anchor, positive, negative, margin=1.0, p=2.0, eps=1e-6, swap=False, reduction="mean"):
+    """How far the distance to what is alike exceeds that to what is not, with a margin."""
+    near, far = pairwise_distance(anchor, positive, p, eps), pairwise_distance(anchor, negative, p, eps)
+    if swap:
+        far = far.minimum(pairwise_distance(positive, negative, p, eps))
+    return _reduced((near - far + margin).clamp(min=0), reduction)
+
+
+def hinge_embedding_loss(input, target, margin=1.0, reduction="mean"):
+    """A distance where the target is 1, and how far it falls short of the margin where it is -1."""
+    loss = _gt.where(target == 1, input, 0.0) + _gt.where(target == -1, (margin - input).clamp(min=0), 0.0)
+    return _reduced(loss, reduction)
+
+
+def cosine_embedding_loss(input1, input2, target, margin=0.0, reduction="mean"):
+    """One less the cosine where the target is 1, and the cosine above the margin where it is -1."""
+    similar = cosine_similarity(input1, input2, -1)
+    return _reduced(_gt.where(target == 1, 1 - similar, (similar - margin).clamp(min=0)), reduction)
+
+
+def soft_margin_loss(input, target, reduction="mean"):
+    """`log(1 + exp(-target * input))`."""
+    return _reduced((-target * input).softplus(), reduction)
+
+
+def poisson_nll_loss(input, target, log_input=True, full=False, eps=1e-8, reduction="mean"):
+    """The negative logarithm of a Poisson probability."""
+    loss = input.exp() - target * input if log_input else input - target * (input + eps).log()
+    if full:
+        rough = target * target.log() - target + 0.5 * (2 * math.pi * target).log()
+        loss = loss + _gt.where(target > 1, rough, 0.0)
+    return _reduced(loss, reduction)
+
+
+def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"):
+    """The negative logarithm of a normal density."""
+    var = var if isinstance(var, Tensor) else _gt.full_like(input, var)
+    if var.dim() == input.dim() - 1 and tuple(input.shape[:-1]) == tuple(var.shape):
+        var = var.unsqueeze(-1)
+    with no_grad():
+        bounded = var.clamp(min=eps)
+    # The bound moves values, and no gradients.
+    var = var + (bounded - var).detach()
+    loss = 0.5 * (var.log() + (input - target) ** 2 / var)
+    return _reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
+
+
+def __getattr__(name):
+    # Functions that have homes of their own, which import this one.
+    from gt.nn import norms, windows
+
+    homes = {"batch_norm": norms, "group_norm": norms, "instance_norm": norms}
+    home = windows if name in windows.__all__ else homes.get(name)
+    if home is None:
+        raise AttributeError(f"module 'gt.nn.functional' has no attribute '{name}'")
+    return getattr(home, name)

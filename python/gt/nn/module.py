@@ -91,7 +91,7 @@ class Module(State):
                 if isinstance(value, Module)
                 else "_buffers"
             )
-            self._forget(name)
+            self._forget(name, home)
             parts[home][name] = value
             if isinstance(value, Buffer) and not getattr(value, "persistent", True):
                 parts["_transient"].add(name)
@@ -107,11 +107,14 @@ class Module(State):
                 )
         super().__setattr__(name, value)
 
-    def _forget(self, name):
+    def _forget(self, name, stays):
+        """Makes room for something under a name; what takes the place of its like keeps the order."""
         parts = self.__dict__
-        parts.pop(name, None)
+        if name not in parts[stays]:
+            parts.pop(name, None)
         for home in ("_parameters", "_buffers", "_modules"):
-            parts[home].pop(name, None)
+            if home != stays:
+                parts[home].pop(name, None)
         parts["_transient"].discard(name)
 
     def __setstate__(self, state):
@@ -339,6 +342,17 @@ class Module(State):
     def cuda(self, device=None):
         return self._apply(lambda t: t.cuda(device))
 
+    def to_empty(self, *, device, recurse=True):
+        """On another device, with values that mean nothing."""
+        return self.to(device)
+
+    def share_memory(self):
+        """The module itself: tensors lie with the workers."""
+        return self
+
+    def compile(self, *args, **kwargs):
+        """Nothing to do: GT compiles what repeats without being asked."""
+
     # Hooks.
 
     def _hook(self, kind, hook, first=False, **marks):
@@ -361,6 +375,8 @@ class Module(State):
         """Calls `hook(module, grad_input, grad_output)` when the gradients of the inputs are known; what it returns
         replaces them."""
         return self._hook("_backward_hooks", hook, prepend)
+
+    register_backward_hook = register_full_backward_hook
 
     def register_state_dict_pre_hook(self, hook):
         """Calls `hook(module, prefix, keep_vars)` before the state is collected."""
@@ -397,15 +413,15 @@ class Module(State):
 
 
 def _converted(value, fn):
+    """What a parameter or a buffer becomes; a parameter stays the same object, so that optimizers keep it."""
     with no_grad():
         new = fn(value)
         if new is value or not isinstance(value, Parameter):
             return new
         grad = value.grad
-        converted = Parameter(new, value.requires_grad)
-        converted.__dict__.update(value.__dict__)
-        converted.grad = None if grad is None else fn(grad)
-    return converted
+        value.data = new
+        value.grad = None if grad is None else fn(grad)
+    return value
 
 
 def _indent(text):

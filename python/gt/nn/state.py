@@ -1,5 +1,7 @@
 """Saving and loading the parameters and buffers of modules, by dotted name."""
 
+from collections import OrderedDict
+
 from gt._gt import Tensor, as_tensor
 from gt.autograd.grad_mode import no_grad
 from gt.nn.parameter import Parameter
@@ -29,6 +31,9 @@ def _quoted(keys):
 class State:
     """The part of `Module` that saves and loads."""
 
+    # Of the format, for modules that read older ones.
+    _version = 1
+
     def _own_state(self):
         """Parameters and persistent buffers of this module alone, with their names."""
         yield from ((name, p) for name, p in self._parameters.items() if p is not None)
@@ -47,7 +52,12 @@ class State:
 
     def state_dict(self, *, destination=None, prefix="", keep_vars=False):
         """Parameters and buffers by dotted name, sharing their storage."""
-        out = {} if destination is None else destination
+        if destination is None:
+            destination = OrderedDict()
+            destination._metadata = OrderedDict()
+        out = destination
+        if hasattr(out, "_metadata"):
+            out._metadata[prefix[:-1]] = {"version": self._version}
         for hook in self._state_dict_pre_hooks:
             hook(self, prefix, keep_vars)
         self._save_to_state_dict(out, prefix, keep_vars)
@@ -73,7 +83,8 @@ class State:
         def load(module, values, prefix):
             module._assigns = assign
             try:
-                module._load_from_state_dict(values, prefix, {}, True, missing, unexpected, problems)
+                about = metadata.get(prefix[:-1], {})
+                module._load_from_state_dict(values, prefix, about, True, missing, unexpected, problems)
             finally:
                 del module._assigns
             for name, child in module._modules.items():
@@ -83,6 +94,7 @@ class State:
             for hook in module._load_state_dict_post_hooks:
                 hook(module, Keys(missing, unexpected))
 
+        metadata = getattr(state_dict, "_metadata", None) or {}
         with no_grad():
             load(self, dict(state_dict), "")
         if strict and unexpected:

@@ -3,8 +3,21 @@
 from gt._gt import _adam_step, _sgd_step
 from gt.optim import lr_scheduler
 from gt.optim.optimizer import Optimizer
+from gt.optim.others import Adadelta, Adagrad, Adamax, NAdam, RAdam, RMSprop
 
-__all__ = ["SGD", "Adam", "AdamW", "Optimizer", "lr_scheduler"]
+__all__ = [
+    "SGD",
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "NAdam",
+    "Optimizer",
+    "RAdam",
+    "RMSprop",
+    "lr_scheduler",
+]
 
 
 def _no_history(differentiable):

@@ -1,5 +1,5 @@
-"""What belongs to no other room: data loading."""
+"""What belongs to no other room: data loading, and gradients for less memory."""
 
-from gt.utils import data
+from gt.utils import checkpoint, data
 
-__all__ = ["data"]
+__all__ = ["checkpoint", "data"]

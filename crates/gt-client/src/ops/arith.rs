@@ -3,6 +3,7 @@
 use super::{apply, operand};
 use crate::Tensor;
 use crate::autograd::{Recorder, Var, record};
+use crate::default;
 use gt_ir::elementwise::{Gives, Takes};
 use gt_ir::{Binary, Build, DType, Kind, Op, Operand, Result, Scalar, Unary, bail};
 use smallvec::smallvec;
@@ -16,7 +17,7 @@ pub fn result_type(a: &Operand<Tensor>, b: &Operand<Tensor>) -> DType {
         Operand::Val(t) => Rank(t.dtype(), if t.ndim() > 0 { 2 } else { 1 }),
         Operand::Num(Scalar::Bool(_)) => Rank(DType::Bool, 0),
         Operand::Num(Scalar::Int(_)) => Rank(DType::I64, 0),
-        Operand::Num(Scalar::Float(_)) => Rank(DType::F32, 0),
+        Operand::Num(Scalar::Float(_)) => Rank(default::float(), 0),
     };
     let (Rank(da, ra), Rank(db, rb)) = (rank(a), rank(b));
     if ra == rb {
@@ -25,7 +26,7 @@ pub fn result_type(a: &Operand<Tensor>, b: &Operand<Tensor>) -> DType {
     let (strong, weak) = if ra > rb { (da, db) } else { (db, da) };
     if weak.kind() > strong.kind() {
         // A number of a higher kind brings the default type of that kind; a 0-d tensor its own.
-        return if ra.min(rb) == 0 && weak.is_float() { DType::F32 } else { weak };
+        return if ra.min(rb) == 0 && weak.is_float() { default::float() } else { weak };
     }
     strong
 }
@@ -48,7 +49,7 @@ fn binary_var(op: Binary, a: &Operand<Tensor>, b: &Operand<Tensor>) -> Result<Va
     }
     let mut dtype = result_type(a, b);
     match op.takes() {
-        Takes::Float if !dtype.is_float() => dtype = DType::F32,
+        Takes::Float if !dtype.is_float() => dtype = default::float(),
         Takes::Number if dtype == DType::Bool => dtype = DType::I64,
         Takes::Bits if dtype.is_float() => bail!(
             Runtime,
@@ -145,7 +146,7 @@ pub(crate) fn binary_inplace(t: &Tensor, op: Binary, other: &Operand<Tensor>, le
     let me = Operand::Val(super::inplace::snapshot(t)?);
     let mut dtype = result_type(&me, other);
     if op.takes() == Takes::Float && !dtype.is_float() {
-        dtype = DType::F32;
+        dtype = default::float();
     }
     if dtype.kind() > t.dtype().kind() && op.gives() == Gives::Same {
         bail!(
@@ -175,7 +176,7 @@ pub fn unary(op: Unary, x: &Tensor) -> Result<Tensor> {
         return apply(Op::Unary(op), &[x]);
     }
     match op.takes() {
-        Takes::Float => cast(x, DType::F32).and_then(|x| apply(Op::Unary(op), &[&x])),
+        Takes::Float => cast(x, default::float()).and_then(|x| apply(Op::Unary(op), &[&x])),
         Takes::Number => match op {
             Unary::Neg => bail!(
                 Runtime,

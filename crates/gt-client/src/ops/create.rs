@@ -3,6 +3,7 @@
 use crate::Tensor;
 use crate::autograd::Var;
 use crate::current::{current, current_session, current_stream};
+use crate::default;
 use crate::session::Session;
 use crate::signal::Scope;
 use crate::stream::RecordArg;
@@ -87,7 +88,7 @@ pub(crate) fn indices_in(session: &Arc<Session>, len: usize) -> Result<Tensor> {
 /// Python's `arange(start, end, step)`: integers give `i64`, anything else `f32`, unless a dtype is given.
 pub fn range(start: Scalar, end: Scalar, step: Scalar, dtype: Option<DType>) -> Result<Tensor> {
     let floats = [start, end, step].iter().any(|x| x.kind() == Kind::Float);
-    let dtype = dtype.unwrap_or(if floats { DType::F32 } else { DType::I64 });
+    let dtype = dtype.unwrap_or(if floats { default::float() } else { DType::I64 });
     let (a, b, by) = (start.as_f64(), end.as_f64(), step.as_f64());
     if by == 0.0 {
         bail!(Runtime, "arange: step must be nonzero");

@@ -42,7 +42,6 @@ fn is_mask(t: &Tensor) -> bool {
 fn parse(x: &Tensor, index: &[Index]) -> Result<Parsed> {
     let rank = x.ndim();
     let mut used = 0;
-    let mut gaps = 0;
     for i in index {
         match i {
             Index::Int(_) | Index::Slice { .. } => used += 1,
@@ -53,12 +52,9 @@ fn parse(x: &Tensor, index: &[Index]) -> Result<Parsed> {
                 "tensors used as indices must be long, int, byte or bool tensors, got {}",
                 t.dtype().name()
             ),
-            Index::Ellipsis => gaps += 1,
+            Index::Ellipsis => {}
             Index::NewAxis | Index::Bool(_) => {}
         }
-    }
-    if gaps > 1 {
-        bail!(Index, "an index can only have a single ellipsis ('...')");
     }
     if rank == 0 && index.iter().any(|i| matches!(i, Index::Int(_))) {
         bail!(
@@ -71,6 +67,7 @@ fn parse(x: &Tensor, index: &[Index]) -> Result<Parsed> {
     }
     // `dim` counts in the view, `at` in the tensor as the user sees it.
     let (mut view, mut dim, mut at) = (x.clone(), 0, 0);
+    let mut rest = rank - used;
     let mut picks = Vec::new();
     for i in index {
         match i {
@@ -96,9 +93,11 @@ fn parse(x: &Tensor, index: &[Index]) -> Result<Parsed> {
                 view = unsqueeze(&view, dim as i64)?;
                 dim += 1;
             }
+            // A second one stands for nothing more.
             Index::Ellipsis => {
-                dim += rank - used;
-                at += rank - used;
+                let rest = std::mem::take(&mut rest);
+                dim += rest;
+                at += rest;
             }
             Index::Bool(on) => {
                 view = unsqueeze(&view, dim as i64)?;

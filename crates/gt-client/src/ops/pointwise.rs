@@ -3,6 +3,7 @@
 use super::arith::{binary, cast, int_range, no_bool, result_type, select, unary};
 use super::bin;
 use crate::Tensor;
+use crate::default;
 use gt_ir::{Binary, DType, Kind, Operand, Result, Scalar, Unary, bail};
 
 /// `a + alpha * b`.
@@ -64,7 +65,8 @@ pub fn div(a: &Operand<Tensor>, b: &Operand<Tensor>, mode: Option<&str>) -> Resu
 fn both(op: Unary, a: &Operand<Tensor>, b: &Operand<Tensor>) -> Result<(Operand<Tensor>, Operand<Tensor>)> {
     let one = |x: &Operand<Tensor>| -> Result<Operand<Tensor>> {
         Ok(match x {
-            Operand::Val(t) if t.dtype() == DType::Bool => Operand::Val(unary(op, &cast(t, DType::I64)?)?),
+            // Truth values are their own size and sign.
+            Operand::Val(t) if t.dtype() == DType::Bool => Operand::Val(t.clone()),
             Operand::Val(t) => Operand::Val(unary(op, t)?),
             Operand::Num(n) if n.kind() == Kind::Float => Operand::Num(Scalar::Float(op.real(n.as_f64()))),
             Operand::Num(n) => Operand::Num(Scalar::Int(op.int(n.as_i64()))),
@@ -119,7 +121,7 @@ pub fn log10(x: &Tensor) -> Result<Tensor> {
 
 /// 2 to the power `x`.
 pub fn exp2(x: &Tensor) -> Result<Tensor> {
-    let x = if x.dtype().is_float() { x.clone() } else { cast(x, DType::F32)? };
+    let x = if x.dtype().is_float() { x.clone() } else { cast(x, default::float())? };
     bin(Binary::Pow, 2.0, &x)
 }
 
@@ -144,7 +146,7 @@ pub fn frac(x: &Tensor) -> Result<Tensor> {
 
 /// Integers and bools as `f32`, floats as they are.
 pub(crate) fn as_float(x: &Tensor) -> Result<Tensor> {
-    if x.dtype().is_float() { Ok(x.clone()) } else { cast(x, DType::F32) }
+    if x.dtype().is_float() { Ok(x.clone()) } else { cast(x, default::float()) }
 }
 
 /// The larger of two, NaN if either is.
@@ -160,7 +162,7 @@ pub fn minimum(a: &Operand<Tensor>, b: &Operand<Tensor>) -> Result<Tensor> {
 /// Elements below `min` become `min`, those above `max` become `max`. At a bound the gradient flows to `x`.
 pub fn clamp(x: &Tensor, min: Option<&Operand<Tensor>>, max: Option<&Operand<Tensor>>) -> Result<Tensor> {
     if min.is_none() && max.is_none() {
-        bail!(Value, "clamp: at least one of 'min' or 'max' must not be None");
+        bail!(Runtime, "clamp: at least one of 'min' or 'max' must not be None");
     }
     let (min, max) = (bound(x, min, true)?, bound(x, max, false)?);
     let mut out = x.clone();

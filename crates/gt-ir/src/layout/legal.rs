@@ -336,7 +336,13 @@ fn binary_partials(r: &mut Rules, op: Binary) {
             let kind = if op == Binary::Max { ReduceKind::Max } else { ReduceKind::Min };
             r.add(Partial(kind), |_, _| Partial(kind));
         }
-        Binary::FloorDiv | Binary::Rem | Binary::Pow | Binary::And | Binary::Or | Binary::Xor => {}
+        Binary::FloorDiv
+        | Binary::Rem
+        | Binary::Pow
+        | Binary::And
+        | Binary::Or
+        | Binary::Xor
+        | Binary::Atan2 => {}
         Binary::Eq | Binary::Ne | Binary::Lt | Binary::Le | Binary::Gt | Binary::Ge => {}
     }
 }

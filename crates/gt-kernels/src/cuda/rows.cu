@@ -32,6 +32,9 @@ GT_FN i64 gt_u_round(i64 x) { typedef i64 T; return (T)(rint(x)); }
 template <class T> GT_FN T gt_u_trunc(T x) { return trunc(x); }
 GT_FN i64 gt_u_trunc(i64 x) { typedef i64 T; return (T)(trunc(x)); }
 GT_FN i64 gt_u_not(i64 x) { typedef i64 T; return (T)(~x); }
+template <class T> GT_FN T gt_u_asin(T x) { x = gt_unknown(x); return asin(x); }
+template <class T> GT_FN T gt_u_acos(T x) { x = gt_unknown(x); return acos(x); }
+template <class T> GT_FN T gt_u_atan(T x) { x = gt_unknown(x); return atan(x); }
 template <class T> GT_FN T gt_u_lnot(T x) { return x == T(0); }
 template <class T> GT_FN T gt_u_square(T x) { return x * x; }
 template <class T> GT_FN T gt_u_cube(T x) { return x * x * x; }
@@ -67,3 +70,4 @@ GT_FN bool gt_b_ge(i64 a, i64 b) { return a >= b; }
 GT_FN i64 gt_b_and(i64 a, i64 b) { return a & b; }
 GT_FN i64 gt_b_or(i64 a, i64 b) { return a | b; }
 GT_FN i64 gt_b_xor(i64 a, i64 b) { return a ^ b; }
+template <class T> GT_FN T gt_b_atan2(T a, T b) { a = gt_unknown(a); return atan2(a, b); }

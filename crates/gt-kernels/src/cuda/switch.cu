@@ -25,8 +25,11 @@ template <class T> __device__ T gt_unary_real(int op, T x) {
         case 20: return gt_u_ceil(x);
         case 21: return gt_u_round(x);
         case 22: return gt_u_trunc(x);
-        case 25: return gt_u_square(x);
-        case 26: return gt_u_cube(x);
+        case 24: return gt_u_asin(x);
+        case 25: return gt_u_acos(x);
+        case 26: return gt_u_atan(x);
+        case 28: return gt_u_square(x);
+        case 29: return gt_u_cube(x);
         default: return x;
     }
 }
@@ -41,7 +44,7 @@ __device__ inline i64 gt_unary_int(int op, i64 x) {
         case 21: return gt_u_round(x);
         case 22: return gt_u_trunc(x);
         case 23: return gt_u_not(x);
-        case 24: return gt_u_lnot(x);
+        case 27: return gt_u_lnot(x);
         default: return x;
     }
 }
@@ -56,6 +59,7 @@ template <class T> __device__ T gt_binary_real(int op, T a, T b) {
         case 6: return gt_b_pow(a, b);
         case 7: return gt_b_max(a, b);
         case 8: return gt_b_min(a, b);
+        case 18: return gt_b_atan2(a, b);
         default: return a;
     }
 }

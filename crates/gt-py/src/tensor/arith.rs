@@ -2,7 +2,9 @@
 #![allow(unsafe_op_in_unsafe_fn, reason = "PyO3's own code, to which a macro gives this crate's edition")]
 
 use super::{Answer, PyTensor};
+use crate::array::is_array;
 use crate::convert::{number, operand};
+use crate::data;
 use crate::errors::{Result, type_error};
 use gt_client::ops::arith;
 use gt_ir::{Binary, Operand, Unary};
@@ -15,21 +17,23 @@ fn operator(a: &PyTensor, op: Binary, b: &Bound<PyAny>, reflected: bool) -> Resu
     let me = Operand::Val(a.t.clone());
     let (other, device) = if let Ok(b) = b.cast::<PyTensor>() {
         let b = b.get();
-        (Operand::Val(b.t.clone()), a.device.or(b.device))
+        (Operand::Val(b.t.clone()), a.device().or(b.device()))
     } else {
         match number(b)? {
-            Some(x) => (Operand::Num(x), a.device),
+            Some(x) => (Operand::Num(x), a.device()),
+            None if is_array(b)? => (Operand::Val(data::tensor(b, None, false)?), a.device()),
             None => return Ok(Answer(None)),
         }
     };
     let t = if reflected { arith::binary(op, &other, &me)? } else { arith::binary(op, &me, &other)? };
-    Ok(Answer(Some(PyTensor { t, device })))
+    Ok(Answer(Some(PyTensor::on(t, device))))
 }
 
 /// `a op= b`.
 fn assign(a: &PyTensor, op: Binary, b: &Bound<PyAny>) -> Result<()> {
     match operand(b)? {
         Some(b) => Ok(a.t.binary_(op, &b, true)?),
+        None if is_array(b)? => Ok(a.t.binary_(op, &Operand::Val(data::tensor(b, None, false)?), true)?),
         None => type_error(format!(
             "{}: expected a Tensor or a number on the right, got {}",
             op.text().to_lowercase(),

@@ -82,14 +82,32 @@ impl PyTensor {
 
     #[setter]
     fn set_data(&self, value: &PyTensor) -> Result<()> {
-        if value.t.ty() != self.t.ty() {
+        if value.t.ty() == self.t.ty() && value.device() == self.device() {
+            return Ok(self.t.data().assign(value.t.var()?.value)?);
+        }
+        if !self.t.is_leaf() {
             return runtime_error(format!(
-                "data: expected {}, got {}: a tensor keeps its type and shape",
+                "data: expected {}, got {}: only a tensor that no operation made can change its type and shape",
                 self.t.ty(),
                 value.t.ty()
             ));
         }
-        Ok(self.t.data().assign(value.t.var()?.value)?)
+        let new = value.t.detach();
+        new.set_requires_grad(self.t.requires_grad())?;
+        self.t.exchange(new, value.device())
+    }
+
+    /// Stands for another tensor from now on: `t_`, `unsqueeze_` and their kin.
+    fn _become<'py>(slf: Bound<'py, Self>, other: &PyTensor) -> Result<Bound<'py, Self>> {
+        let me = slf.get();
+        if me.t.requires_grad() && me.t.is_leaf() {
+            return runtime_error(
+                "a leaf Variable that requires grad is being used in an in-place operation: use it under gt.no_grad() \
+                 on .data, or the function without _",
+            );
+        }
+        me.t.exchange(other.t.clone(), other.device())?;
+        Ok(slf)
     }
 
     /// The same storage without gradient history.
@@ -122,7 +140,7 @@ impl PyTensor {
 
     /// Calls `hook(grad)` in each backward pass; a tensor it returns replaces the gradient.
     fn register_hook(&self, hook: Py<PyAny>) -> Result<HookHandle> {
-        let (call, held) = python_hook(hook, self.device);
+        let (call, held) = python_hook(hook, self.device());
         let (node, id) = self.t.register_holding_hook(call, Some(held))?;
         Ok(HookHandle::of_node(&node, id))
     }
@@ -133,7 +151,7 @@ impl PyTensor {
         if !t.requires_grad() || !t.is_leaf() {
             return runtime_error("post accumulate grad hooks cannot be registered on non-leaf tensors");
         }
-        Ok(HookHandle::after_accumulation(t, slf.get().device, hook))
+        Ok(HookHandle::after_accumulation(t, slf.get().device(), hook))
     }
 
     /// Gradients of this tensor into `.grad` of the leaves it was made from.

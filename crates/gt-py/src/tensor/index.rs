@@ -1,14 +1,16 @@
 //! Indexing, gathering and scattering.
 
 use super::PyTensor;
+use super::pointwise::one_dim;
 use crate::convert::{Num, Other, operand};
 use crate::data;
 use crate::errors::{Result, runtime_error, type_error};
+use gt_client::Tensor;
 use gt_client::ops::index::{self, Index};
 use gt_client::ops::{inplace, scatter};
 use gt_ir::{Operand, Scalar};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyEllipsis, PyInt, PyList, PySequence, PySlice, PyTuple};
+use pyo3::types::{PyBool, PyEllipsis, PyInt, PyList, PyRange, PySequence, PySlice, PyTuple};
 use smallvec::SmallVec;
 
 type Indices = SmallVec<[Index; 4]>;
@@ -19,10 +21,27 @@ fn indices(key: &Bound<PyAny>) -> Result<Indices> {
         for item in tuple.iter() {
             out.push(one(&item)?);
         }
+    } else if let Some(list) = nested(key) {
+        for item in list.iter() {
+            out.push(one(&item)?);
+        }
     } else {
         out.push(one(key)?);
     }
     Ok(out)
+}
+
+/// A list that stands for a tuple of indices, as in PyTorch: a short one with more than numbers in it.
+fn nested<'a, 'py>(key: &'a Bound<'py, PyAny>) -> Option<&'a Bound<'py, PyList>> {
+    let list = key.cast::<PyList>().ok().filter(|list| list.len() < 32)?;
+    let is_more = |x: Bound<PyAny>| {
+        x.cast::<PyTensor>().is_ok()
+            || x.is_instance_of::<PySlice>()
+            || x.is_instance_of::<PyEllipsis>()
+            || x.is_none()
+            || x.cast::<PySequence>().is_ok()
+    };
+    list.iter().any(is_more).then_some(list)
 }
 
 fn one(item: &Bound<PyAny>) -> Result<Index> {
@@ -38,7 +57,7 @@ fn one(item: &Bound<PyAny>) -> Result<Index> {
     }
     if let Ok(t) = item.cast::<PyTensor>() {
         let t = &t.get().t;
-        return Ok(Index::Tensor(t.clone()));
+        return Ok(Index::Tensor(Tensor::clone(t)));
     }
     if item.is_none() {
         return Ok(Index::NewAxis);
@@ -49,7 +68,8 @@ fn one(item: &Bound<PyAny>) -> Result<Index> {
     if item.is_exact_instance_of::<PyBool>() {
         return Ok(Index::Bool(item.is_truthy()?));
     }
-    if item.is_instance_of::<PyList>() || item.is_instance_of::<PyTuple>() || crate::array::is_array(item)? {
+    let is_sequence = item.is_instance_of::<PyList>() || item.is_instance_of::<PyTuple>();
+    if is_sequence || item.is_instance_of::<PyRange>() || crate::array::is_array(item)? {
         let t = data::tensor(item, None, false)?;
         if t.ndim() == 0 && t.dtype() != gt_ir::DType::Bool {
             return Ok(Index::Int(item.extract()?));
@@ -72,8 +92,16 @@ fn one(item: &Bound<PyAny>) -> Result<Index> {
     .into())
 }
 
+/// An index that must be given.
+fn needed<'a>(op: &str, index: Option<&'a PyTensor>) -> Result<&'a PyTensor> {
+    match index {
+        Some(index) => Ok(index),
+        None => type_error(format!("{op}() missing required argument: 'index'")),
+    }
+}
+
 /// A value to be assigned: a tensor, a number, or whatever `gt.tensor` takes.
-fn assigned(me: &PyTensor, value: &Bound<PyAny>) -> Result<Operand<gt_client::Tensor>> {
+fn assigned(me: &PyTensor, value: &Bound<PyAny>) -> Result<Operand<Tensor>> {
     match operand(value)? {
         Some(x) => Ok(x),
         None => Ok(Operand::Val(data::tensor(value, Some(me.t.dtype()), false)?)),
@@ -118,10 +146,17 @@ impl PyTensor {
         Ok(Bound::new(py, self.wrap(index::nonzero(&self.t)?))?.into_any())
     }
 
-    #[pyo3(signature = (dim, index, *, sparse_grad = false))]
-    fn gather(&self, dim: i64, index: &PyTensor, sparse_grad: bool) -> Result<PyTensor> {
+    #[pyo3(signature = (dim = None, index = None, *, sparse_grad = false, axis = None))]
+    fn gather(
+        &self,
+        dim: Option<i64>,
+        index: Option<&PyTensor>,
+        sparse_grad: bool,
+        axis: Option<i64>,
+    ) -> Result<PyTensor> {
         let _ = sparse_grad;
-        Ok(self.wrap(scatter::gather(&self.t, dim, &index.t)?))
+        let dim = one_dim("gather", dim, axis)?;
+        Ok(self.wrap(scatter::gather(&self.t, dim, &needed("gather", index)?.t)?))
     }
 
     #[pyo3(signature = (indices, dim = None))]
@@ -129,8 +164,15 @@ impl PyTensor {
         Ok(self.wrap(scatter::take_along_dim(&self.t, &indices.t, dim)?))
     }
 
-    fn index_select(&self, dim: i64, index: &PyTensor) -> Result<PyTensor> {
-        Ok(self.wrap(scatter::index_select(&self.t, dim, &index.t)?))
+    #[pyo3(signature = (dim = None, index = None, *, axis = None))]
+    fn index_select(
+        &self,
+        dim: Option<i64>,
+        index: Option<&PyTensor>,
+        axis: Option<i64>,
+    ) -> Result<PyTensor> {
+        let dim = one_dim("index_select", dim, axis)?;
+        Ok(self.wrap(scatter::index_select(&self.t, dim, &needed("index_select", index)?.t)?))
     }
 
     fn take(&self, index: &PyTensor) -> Result<PyTensor> {
@@ -185,7 +227,7 @@ impl PyTensor {
         }
     }
 
-    #[pyo3(signature = (dim, index, src = None, *, value = None))]
+    #[pyo3(name = "_scatter_", signature = (dim, index, src = None, *, value = None))]
     fn scatter_<'py>(
         slf: Bound<'py, Self>,
         dim: i64,
@@ -258,7 +300,7 @@ impl PyTensor {
 }
 
 /// What is scattered: `src`, or one number.
-fn source(src: Option<Other>, value: Option<Num>) -> Result<Operand<gt_client::Tensor>> {
+fn source(src: Option<Other>, value: Option<Num>) -> Result<Operand<Tensor>> {
     match (src, value) {
         (Some(src), None) => Ok(src.0),
         (None, Some(value)) => Ok(Operand::Num(value.0)),

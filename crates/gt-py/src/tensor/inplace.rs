@@ -3,6 +3,7 @@
 use super::PyTensor;
 use crate::convert::{DimsArg, Num, Other};
 use crate::errors::Result;
+use crate::random::{PyGenerator, drawn};
 use gt_client::ops::{activation, inplace};
 use gt_ir::{Binary, Scalar, Unary};
 use pyo3::prelude::*;
@@ -24,7 +25,7 @@ macro_rules! unary_inplace {
 unary_inplace! {
     neg_ Neg; abs_ Abs; exp_ Exp; log_ Log; sqrt_ Sqrt; rsqrt_ Rsqrt; sin_ Sin; cos_ Cos; tanh_ Tanh; floor_ Floor;
     sigmoid_ Sigmoid; relu_ Relu; erf_ Erf; ceil_ Ceil; round_ Round; trunc_ Trunc; reciprocal_ Recip; sign_ Sign;
-    bitwise_not_ Not; expm1_ Expm1; log1p_ Log1p;
+    bitwise_not_ Not; asin_ Asin; arcsin_ Asin; acos_ Acos; arccos_ Acos; atan_ Atan; arctan_ Atan; expm1_ Expm1; log1p_ Log1p;
 }
 
 macro_rules! binary_inplace {
@@ -41,7 +42,7 @@ macro_rules! binary_inplace {
 
 binary_inplace! {
     mul_ Mul; multiply_ Mul; floor_divide_ FloorDiv; remainder_ Rem; bitwise_and_ And; bitwise_or_ Or;
-    bitwise_xor_ Xor; eq_ Eq; ne_ Ne; lt_ Lt; le_ Le; gt_ Gt; ge_ Ge;
+    bitwise_xor_ Xor; atan2_ Atan2; arctan2_ Atan2; eq_ Eq; ne_ Ne; lt_ Lt; le_ Le; gt_ Gt; ge_ Ge;
 }
 
 #[pymethods]
@@ -98,10 +99,9 @@ impl PyTensor {
         slf: Bound<'py, Self>,
         mean: f64,
         std: f64,
-        generator: Option<&Bound<'py, PyAny>>,
+        generator: Option<&Bound<'py, PyGenerator>>,
     ) -> Result<Me<'py>> {
-        let _ = generator;
-        inplace::normal_(&slf.get().t, mean, std)?;
+        drawn(generator, || Ok(inplace::normal_(&slf.get().t, mean, std)?))?;
         Ok(slf)
     }
 
@@ -110,10 +110,9 @@ impl PyTensor {
         slf: Bound<'py, Self>,
         from_: f64,
         to: f64,
-        generator: Option<&Bound<'py, PyAny>>,
+        generator: Option<&Bound<'py, PyGenerator>>,
     ) -> Result<Me<'py>> {
-        let _ = generator;
-        inplace::uniform_(&slf.get().t, from_, to)?;
+        drawn(generator, || Ok(inplace::uniform_(&slf.get().t, from_, to)?))?;
         Ok(slf)
     }
 
@@ -121,11 +120,10 @@ impl PyTensor {
     fn bernoulli_<'py>(
         slf: Bound<'py, Self>,
         p: Option<Other>,
-        generator: Option<&Bound<'py, PyAny>>,
+        generator: Option<&Bound<'py, PyGenerator>>,
     ) -> Result<Me<'py>> {
-        let _ = generator;
         let p = p.map_or(gt_ir::Operand::Num(Scalar::Float(0.5)), |p| p.0);
-        inplace::bernoulli_(&slf.get().t, &p)?;
+        drawn(generator, || Ok(inplace::bernoulli_(&slf.get().t, &p)?))?;
         Ok(slf)
     }
 
@@ -133,10 +131,9 @@ impl PyTensor {
     fn exponential_<'py>(
         slf: Bound<'py, Self>,
         lambd: f64,
-        generator: Option<&Bound<'py, PyAny>>,
+        generator: Option<&Bound<'py, PyGenerator>>,
     ) -> Result<Me<'py>> {
-        let _ = generator;
-        inplace::exponential_(&slf.get().t, lambd)?;
+        drawn(generator, || Ok(inplace::exponential_(&slf.get().t, lambd)?))?;
         Ok(slf)
     }
 
@@ -146,11 +143,10 @@ impl PyTensor {
         slf: Bound<'py, Self>,
         low: i64,
         high: Option<i64>,
-        generator: Option<&Bound<'py, PyAny>>,
+        generator: Option<&Bound<'py, PyGenerator>>,
     ) -> Result<Me<'py>> {
-        let _ = generator;
         let (low, high) = high.map_or((0, low), |high| (low, high));
-        inplace::random_int_(&slf.get().t, low, high)?;
+        drawn(generator, || Ok(inplace::random_int_(&slf.get().t, low, high)?))?;
         Ok(slf)
     }
 

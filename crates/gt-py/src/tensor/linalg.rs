@@ -8,17 +8,17 @@ use gt_ir::Scalar;
 use pyo3::prelude::*;
 
 macro_rules! products {
-    ($($name:ident)*) => {
+    ($($name:ident $other:ident;)*) => {
         #[pymethods]
         impl PyTensor {
-            $(fn $name(&self, other: &PyTensor) -> Result<PyTensor> {
-                Ok(PyTensor { t: linalg::$name(&self.t, &other.t)?, device: self.device.or(other.device) })
+            $(fn $name(&self, $other: &PyTensor) -> Result<PyTensor> {
+                Ok(PyTensor::on(linalg::$name(&self.t, &$other.t)?, self.device().or($other.device())))
             })*
         }
     };
 }
 
-products! { matmul mm bmm mv dot outer }
+products! { matmul other; mm mat2; bmm mat2; mv vec; dot tensor; outer vec2; }
 
 #[pymethods]
 impl PyTensor {

@@ -2,25 +2,40 @@
 
 use super::PyTensor;
 use crate::array;
-use crate::convert::to_python;
+use crate::convert::{shape, to_python, varargs};
 use crate::data;
 use crate::device::{Device, PyDevice};
 use crate::dtype::{DTypeArg, PyDType, dtype_object};
-use crate::errors::{Result, runtime_error, type_error};
+use crate::errors::{Result, runtime_error, type_error, value_error};
 use crate::print::{self, OPTIONS};
 use gt_client::Tensor;
 use gt_client::autograd::GradMode;
+use gt_client::default;
 use gt_client::ops::moves;
 use gt_ir::{DType, HostTensor, Scalar, View, norm_dim};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyString, PyTuple, PyType};
+use pyo3::types::{PyInt, PyString, PyTuple, PyType};
 use pyo3::{IntoPyObjectExt, intern};
 
 /// A shape as `gt.Size`.
 pub fn size<'py>(py: Python<'py>, dims: &[usize]) -> PyResult<Bound<'py, PyAny>> {
+    size_class(py)?.call1((PyTuple::new(py, dims)?,))
+}
+
+fn size_class(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     static SIZE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    SIZE.import(py, "gt._size", "Size")?.call1((PyTuple::new(py, dims)?,))
+    SIZE.import(py, "gt._size", "Size")
+}
+
+/// The only element, for Python's `float` and `int`.
+fn lone(t: &Tensor) -> Result<Scalar> {
+    match t.numel() {
+        1 => item(t),
+        n => value_error(format!(
+            "only one element tensors can be converted to Python scalars, got {n}: index it first, or use .tolist()"
+        )),
+    }
 }
 
 /// The only element; waits for it.
@@ -31,15 +46,27 @@ fn item(t: &Tensor) -> Result<Scalar> {
 #[pymethods]
 impl PyTensor {
     /// Numbers, nested lists, an array, or a tensor to share storage with.
+    /// Several numbers, or `gt.Size`, are the sizes of a tensor of zeros.
     #[new]
-    #[pyo3(signature = (data = None))]
-    fn py_new(data: Option<&Bound<PyAny>>) -> Result<PyTensor> {
-        let Some(data) = data else {
-            return Ok(PyTensor::new(gt_client::ops::create::full([0], 0.0, DType::F32)?));
+    #[pyo3(signature = (*data))]
+    fn py_new(data: &Bound<PyTuple>) -> Result<PyTensor> {
+        let py = data.py();
+        let first = data.get_item(0).ok();
+        let sized = |x: &Bound<PyAny>| -> Result<bool> {
+            Ok(x.is_exact_instance_of::<PyInt>() || x.get_type().is(size_class(py)?))
         };
+        let Some(data) = first.filter(|_| data.len() == 1).filter(|x| !sized(x).unwrap_or(false)) else {
+            let sizes = if data.is_empty() { [0].into_iter().collect() } else { varargs(data)? };
+            return Ok(PyTensor::new(gt_client::ops::create::full(
+                shape("Tensor", &sizes)?,
+                0.0,
+                default::float(),
+            )?));
+        };
+        let data = &data;
         match data.cast::<PyTensor>() {
             Ok(t) => Ok(t.get().wrap(t.get().t.detach())),
-            Err(_) => Ok(PyTensor::new(data::tensor(data, Some(DType::F32), false)?)),
+            Err(_) => Ok(PyTensor::new(data::tensor(data, Some(default::float()), false)?)),
         }
     }
 
@@ -70,9 +97,9 @@ impl PyTensor {
     }
 
     /// The device the tensor was given; it says nothing of where the tensor lies.
-    #[getter]
-    fn device(&self) -> PyDevice {
-        PyDevice(self.device)
+    #[getter(device)]
+    fn py_device(&self) -> PyDevice {
+        PyDevice(self.device())
     }
 
     #[getter]
@@ -143,12 +170,12 @@ impl PyTensor {
 
     #[getter]
     fn is_cuda(&self) -> bool {
-        self.device.is_cuda()
+        self.device().is_cuda()
     }
 
     #[getter]
     fn is_cpu(&self) -> bool {
-        self.device.is_cpu()
+        self.device().is_cpu()
     }
 
     /// True if both look at one storage.
@@ -220,12 +247,28 @@ impl PyTensor {
     }
 
     fn __int__<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyAny>> {
-        let x = to_python(py, item(&self.t)?)?;
+        let x = to_python(py, lone(&self.t)?)?;
         Ok(py.get_type::<pyo3::types::PyInt>().call1((x,))?)
     }
 
     fn __float__(&self) -> Result<f64> {
-        Ok(item(&self.t)?.as_f64())
+        Ok(lone(&self.t)?.as_f64())
+    }
+
+    /// The rows, the last one first.
+    fn __reversed__<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyAny>> {
+        let flipped = if self.t.ndim() == 0 { self.t.clone() } else { moves::flip(&self.t, &[0])? };
+        Ok(Bound::new(py, self.wrap(flipped))?.into_any())
+    }
+
+    /// A number for the place of the first element: the same for every tensor that begins there.
+    fn data_ptr(&self) -> usize {
+        let offset = self.t.storage_offset() as usize * self.t.dtype().size();
+        self.t.storage_address().wrapping_add(offset)
+    }
+
+    fn _is_view(&self) -> bool {
+        self.t.is_view()
     }
 
     fn __index__(&self) -> Result<i64> {
@@ -249,10 +292,10 @@ impl PyTensor {
             // As PyTorch shows parameters.
             return Ok(format!(
                 "Parameter containing:\n{}",
-                repr(&slf.get().t, slf.get().device, "tensor(")?
+                repr(&slf.get().t, slf.get().device(), "tensor(")?
             ));
         }
-        repr(&slf.get().t, slf.get().device, &prefix)
+        repr(&slf.get().t, slf.get().device(), &prefix)
     }
 
     fn __format__<'py>(slf: &Bound<'py, Self>, spec: &Bound<'py, PyString>) -> Result<Bound<'py, PyAny>> {
@@ -276,7 +319,7 @@ impl PyTensor {
         let bytes = pyo3::types::PyBytes::new(py, &t.bytes()?);
         let shape = PyTuple::new(py, t.shape().iter())?;
         let args =
-            (slf.get_type(), bytes, t.dtype().name(), shape, slf.get().device.text(), t.requires_grad());
+            (slf.get_type(), bytes, t.dtype().name(), shape, slf.get().device().text(), t.requires_grad());
         Ok((rebuild, args).into_pyobject(py)?.into_any())
     }
 
@@ -323,10 +366,10 @@ fn repr(t: &Tensor, device: Device, prefix: &str) -> Result<String> {
             let dims: Vec<String> = shape.iter().map(usize::to_string).collect();
             suffixes.push(format!("size=({})", dims.join(", ")));
         }
-        if dtype != DType::F32 {
+        if dtype != default::float() {
             suffixes.push(format!("dtype=gt.{}", dtype.name()));
         }
-    } else if !matches!(dtype, DType::F32 | DType::I64 | DType::Bool) {
+    } else if dtype != default::float() && !matches!(dtype, DType::I64 | DType::Bool) {
         suffixes.push(format!("dtype=gt.{}", dtype.name()));
     }
     match t.edge() {
@@ -371,5 +414,5 @@ pub fn _rebuild<'py>(
 ) -> Result<Bound<'py, PyAny>> {
     let t = gt_client::ops::create::from_bytes(gt_ir::Ty::new(dtype.0, shape), data.to_vec())?;
     t.set_requires_grad(requires_grad)?;
-    of_class(cls, PyTensor { t, device })
+    of_class(cls, PyTensor::on(t, device))
 }

@@ -7,6 +7,7 @@ mod inplace;
 mod linalg;
 mod look;
 mod moves;
+mod name;
 mod pointwise;
 mod reduce;
 mod sort;
@@ -16,25 +17,37 @@ pub use look::_rebuild;
 
 use crate::device::Device;
 use gt_client::Tensor;
+use name::Name;
 use pyo3::prelude::*;
 
 /// A tensor somewhere on the workers.
 #[pyclass(name = "Tensor", module = "gt", subclass, frozen, weakref)]
 pub struct PyTensor {
-    pub t: Tensor,
-    pub device: Device,
+    pub t: Name,
 }
 
 impl PyTensor {
     /// A tensor without a device of its own.
     pub fn new(t: Tensor) -> PyTensor {
-        PyTensor { t, device: Device::CPU }
+        PyTensor::on(t, Device::CPU)
+    }
+
+    /// A tensor on a device.
+    #[inline]
+    pub fn on(t: Tensor, device: Device) -> PyTensor {
+        PyTensor { t: Name::new(t, device) }
+    }
+
+    /// The device the user gave it.
+    #[inline]
+    pub fn device(&self) -> Device {
+        self.t.device()
     }
 
     /// A result that lies where this tensor lies.
     #[inline]
     pub fn wrap(&self, t: Tensor) -> PyTensor {
-        PyTensor { t, device: self.device }
+        PyTensor::on(t, self.device())
     }
 }
 

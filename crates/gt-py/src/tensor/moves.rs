@@ -1,7 +1,7 @@
 //! Shapes, views, copies and conversions.
 
 use super::PyTensor;
-use crate::convert::{DimsArg, Num, varargs};
+use crate::convert::{Dims, DimsArg, Num, varargs};
 use crate::device::Device;
 use crate::dtype::DTypeArg;
 use crate::errors::{Result, runtime_error, type_error};
@@ -19,26 +19,35 @@ impl PyTensor {
 }
 
 macro_rules! takes_sizes {
-    ($($name:ident)*) => {
+    ($($name:ident $word:ident)*) => {
         #[pymethods]
         impl PyTensor {
-            $(#[pyo3(signature = (*size))]
-            fn $name(&self, size: &Bound<PyTuple>) -> Result<PyTensor> {
-                Ok(self.wrap(moves::$name(&self.t, &varargs(size)?)?))
+            $(#[pyo3(signature = (*args, $word = None))]
+            fn $name(&self, args: &Bound<PyTuple>, $word: Option<DimsArg>) -> Result<PyTensor> {
+                Ok(self.wrap(moves::$name(&self.t, &given(args, $word)?)?))
             })*
         }
     };
 }
 
-takes_sizes! { reshape permute expand broadcast_to flip repeat tile }
+takes_sizes! { reshape shape permute dims expand size broadcast_to size flip dims repeat repeats tile dims }
+
+/// Sizes given by position or by name.
+fn given(args: &Bound<PyTuple>, named: Option<DimsArg>) -> Result<Dims> {
+    match named {
+        None => varargs(args),
+        Some(_) if !args.is_empty() => type_error("sizes were given twice: by position and by name"),
+        Some(dims) => Ok(dims.0),
+    }
+}
 
 #[pymethods]
 impl PyTensor {
     /// The same elements in another shape, sharing storage.
-    #[pyo3(signature = (*size))]
-    fn view(&self, size: &Bound<PyTuple>) -> Result<PyTensor> {
-        if size.len() == 1
-            && let Ok(d) = size.get_item(0)?.cast::<crate::dtype::PyDType>()
+    #[pyo3(signature = (*args, size = None))]
+    fn view(&self, args: &Bound<PyTuple>, size: Option<DimsArg>) -> Result<PyTensor> {
+        if args.len() == 1
+            && let Ok(d) = args.get_item(0)?.cast::<crate::dtype::PyDType>()
         {
             if d.get().0 != self.t.dtype() {
                 return runtime_error(
@@ -47,7 +56,7 @@ impl PyTensor {
             }
             return Ok(self.wrap(self.t.clone()));
         }
-        Ok(self.wrap(moves::view(&self.t, &varargs(size)?)?))
+        Ok(self.wrap(moves::view(&self.t, &given(args, size)?)?))
     }
 
     fn view_as(&self, other: &PyTensor) -> Result<PyTensor> {
@@ -137,11 +146,15 @@ impl PyTensor {
         Ok(self.wrap(moves::select(&self.t, dim, index)?))
     }
 
-    fn contiguous(&self) -> Result<PyTensor> {
+    #[pyo3(signature = (memory_format = None))]
+    fn contiguous(&self, memory_format: Option<&Bound<PyAny>>) -> Result<PyTensor> {
+        let _ = memory_format;
         Ok(self.wrap(moves::contiguous(&self.t)?))
     }
 
-    fn clone(&self) -> Result<PyTensor> {
+    #[pyo3(signature = (*, memory_format = None))]
+    fn clone(&self, memory_format: Option<&Bound<PyAny>>) -> Result<PyTensor> {
+        let _ = memory_format;
         Ok(self.wrap(moves::clone(&self.t)?))
     }
 
@@ -153,7 +166,7 @@ impl PyTensor {
         Ok(self.wrap(moves::flip(&self.t, &[0])?))
     }
 
-    #[pyo3(signature = (repeats, dim = None))]
+    #[pyo3(name = "_repeat_interleave", signature = (repeats, dim = None))]
     fn repeat_interleave(&self, repeats: i64, dim: Option<i64>) -> Result<PyTensor> {
         Ok(self.wrap(moves::repeat_interleave(&self.t, repeats, dim)?))
     }
@@ -179,13 +192,15 @@ impl PyTensor {
         Ok(self.wrap(moves::diagonal(&self.t, offset, dim1, dim2)?))
     }
 
-    #[pyo3(signature = (split_size, dim = 0))]
+    #[pyo3(signature = (split_size, dim = 0, *, axis = None))]
     fn split<'py>(
         &self,
         py: Python<'py>,
         split_size: &Bound<'py, PyAny>,
         dim: i64,
+        axis: Option<i64>,
     ) -> Result<Bound<'py, PyTuple>> {
+        let dim = axis.unwrap_or(dim);
         let parts = match split_size.extract::<i64>() {
             Ok(n) => join::split_size(&self.t, n, dim)?,
             Err(_) => join::split(&self.t, &split_size.extract::<DimsArg>()?.0, dim)?,
@@ -193,14 +208,20 @@ impl PyTensor {
         self.wrap_all(py, parts)
     }
 
-    #[pyo3(signature = (chunks, dim = 0))]
-    fn chunk<'py>(&self, py: Python<'py>, chunks: i64, dim: i64) -> Result<Bound<'py, PyTuple>> {
-        self.wrap_all(py, join::chunk(&self.t, chunks, dim)?)
+    #[pyo3(signature = (chunks, dim = 0, *, axis = None))]
+    fn chunk<'py>(
+        &self,
+        py: Python<'py>,
+        chunks: i64,
+        dim: i64,
+        axis: Option<i64>,
+    ) -> Result<Bound<'py, PyTuple>> {
+        self.wrap_all(py, join::chunk(&self.t, chunks, axis.unwrap_or(dim))?)
     }
 
-    #[pyo3(signature = (dim = 0))]
-    fn unbind<'py>(&self, py: Python<'py>, dim: i64) -> Result<Bound<'py, PyTuple>> {
-        self.wrap_all(py, join::unbind(&self.t, dim)?)
+    #[pyo3(signature = (dim = 0, *, axis = None))]
+    fn unbind<'py>(&self, py: Python<'py>, dim: i64, axis: Option<i64>) -> Result<Bound<'py, PyTuple>> {
+        self.wrap_all(py, join::unbind(&self.t, axis.unwrap_or(dim))?)
     }
 
     #[pyo3(signature = (pad, mode = "constant", value = None))]
@@ -216,7 +237,7 @@ impl PyTensor {
         if self.t.ndim() == 0 {
             return type_error("iteration over a 0-d tensor");
         }
-        Ok(self.unbind(py, 0)?.try_iter()?.into_any())
+        Ok(self.unbind(py, 0, None)?.try_iter()?.into_any())
     }
 
     /// Another dtype and device, given in any order, or those of another tensor.
@@ -236,7 +257,7 @@ impl PyTensor {
         for arg in args.iter() {
             if let Ok(t) = arg.cast::<PyTensor>() {
                 dtype = Some(t.get().t.dtype());
-                device = Some(t.get().device);
+                device = Some(t.get().device());
             } else if let Ok(d) = arg.extract::<DTypeArg>() {
                 dtype = Some(d.0);
             } else if !arg.is_none() && !arg.is_instance_of::<PyBool>() {
@@ -316,14 +337,14 @@ impl PyTensor {
         device: Option<Device>,
         copy: bool,
     ) -> Result<Bound<'py, PyAny>> {
-        let device = device.map_or(self.device, Device::settled);
+        let device = device.map_or(self.device(), Device::settled);
         let dtype = dtype.unwrap_or(self.t.dtype());
         let same_type = dtype == self.t.dtype();
-        if same_type && device == self.device && !copy {
+        if same_type && device == self.device() && !copy {
             return Ok(slf.clone().into_any());
         }
         // Another device is a copy, as in PyTorch.
         let t = if same_type { moves::clone(&self.t)? } else { arith::cast(&self.t, dtype)? };
-        Ok(Bound::new(slf.py(), PyTensor { t, device })?.into_any())
+        Ok(Bound::new(slf.py(), PyTensor::on(t, device))?.into_any())
     }
 }

@@ -3,7 +3,7 @@
 use super::PyTensor;
 use crate::convert::{Num, Other};
 use crate::dtype::DTypeArg;
-use crate::errors::{Result, type_error};
+use crate::errors::{Result, runtime_error, type_error};
 use gt_client::Tensor;
 use gt_client::ops::{activation, pointwise};
 use gt_ir::{Binary, Operand, Scalar, Unary};
@@ -28,7 +28,7 @@ macro_rules! unary_methods {
 
 unary_methods! {
     neg Neg; negative Neg; abs Abs; absolute Abs; sign Sign; exp Exp; expm1 Expm1; log Log; log1p Log1p; sqrt Sqrt;
-    rsqrt Rsqrt; sin Sin; cos Cos; tanh Tanh; sigmoid Sigmoid; erf Erf; floor Floor; ceil Ceil; trunc Trunc;
+    rsqrt Rsqrt; sin Sin; cos Cos; asin Asin; arcsin Asin; acos Acos; arccos Acos; atan Atan; arctan Atan; tanh Tanh; sigmoid Sigmoid; erf Erf; floor Floor; ceil Ceil; trunc Trunc;
 }
 
 macro_rules! simple_methods {
@@ -75,7 +75,7 @@ macro_rules! table_methods {
 
 table_methods! {
     mul Mul; multiply Mul; eq Eq; ne Ne; not_equal Ne; lt Lt; less Lt; le Le; less_equal Le; gt Gt; greater Gt;
-    ge Ge; greater_equal Ge; bitwise_and And; bitwise_or Or; bitwise_xor Xor;
+    ge Ge; greater_equal Ge; atan2 Atan2; arctan2 Atan2; bitwise_and And; bitwise_or Or; bitwise_xor Xor;
 }
 
 fn optional(x: &Option<Other>) -> Option<&Operand<Tensor>> {
@@ -201,16 +201,12 @@ impl PyTensor {
         Ok(self.wrap(pointwise::addcdiv(&self.t, &tensor1.0, &tensor2.0, value.0)?))
     }
 
-    fn xlogy(&self, other: &PyTensor) -> Result<PyTensor> {
-        Ok(self.wrap(pointwise::xlogy(&self.t, &other.t)?))
-    }
-
     #[pyo3(signature = (*, approximate = "none"))]
     fn gelu(&self, approximate: &str) -> Result<PyTensor> {
         match approximate {
             "none" | "tanh" => Ok(self.wrap(activation::gelu(&self.t, approximate == "tanh")?)),
             other => {
-                type_error(format!("gelu: approximate argument must be either none or tanh, got {other}"))
+                runtime_error(format!("gelu: approximate argument must be either none or tanh, got {other}"))
             }
         }
     }

@@ -215,8 +215,8 @@ impl PyTensor {
         Ok(self.wrap(reduce::cumprod(&self.t, dim, dtype.map(|d| d.0))?))
     }
 
-    #[pyo3(signature = (dim = None))]
-    fn count_nonzero(&self, dim: Option<DimsArg>) -> Result<PyTensor> {
-        Ok(self.wrap(reduce::count_nonzero(&self.t, &dims(dim, None))?))
+    #[pyo3(signature = (dim = None, *, axis = None))]
+    fn count_nonzero(&self, dim: Option<DimsArg>, axis: Option<DimsArg>) -> Result<PyTensor> {
+        Ok(self.wrap(reduce::count_nonzero(&self.t, &dims(dim, axis))?))
     }
 }

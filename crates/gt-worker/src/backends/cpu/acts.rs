@@ -92,7 +92,13 @@ pub fn pair(op: Binary) -> Option<(Code, Code)> {
         Binary::Div => (Code::Div, Code::DivInto),
         Binary::Max => (Code::Max, Code::MaxAfter),
         Binary::Min => (Code::Min, Code::MinAfter),
-        Binary::FloorDiv | Binary::Rem | Binary::Pow | Binary::And | Binary::Or | Binary::Xor => return None,
+        Binary::FloorDiv
+        | Binary::Rem
+        | Binary::Pow
+        | Binary::And
+        | Binary::Or
+        | Binary::Xor
+        | Binary::Atan2 => return None,
         Binary::Eq | Binary::Ne | Binary::Lt | Binary::Le | Binary::Gt | Binary::Ge => return None,
     })
 }
@@ -134,6 +140,7 @@ pub fn unary(op: Unary) -> Option<Code> {
             return None;
         }
         Unary::Floor | Unary::Ceil | Unary::Round | Unary::Trunc | Unary::Not => return None,
+        Unary::Asin | Unary::Acos | Unary::Atan => return None,
     })
 }
 

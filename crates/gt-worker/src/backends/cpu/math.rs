@@ -253,6 +253,18 @@ pub fn cos(x: f32) -> f32 {
     sin_quadrant(q.wrapping_add(1), r)
 }
 
+/// The largest whole number not above a / b, which rounding may have lifted to the next one.
+#[inline(always)]
+fn floor_div(a: f32, b: f32) -> f32 {
+    let q = (a / b).floor();
+    // Whole numbers up to here are exact, and so is the sign of what is left.
+    if q.abs() < 4_194_304.0 && b.is_finite() {
+        let left = q.mul_add(-b, a);
+        return if left != 0.0 && (left < 0.0) != (b < 0.0) { q - 1.0 } else { q };
+    }
+    Real::floor_div(a, b)
+}
+
 macro_rules! arithmetic {
     ($($Trait:ident $method:ident),*) => {$(
         impl std::ops::$Trait for Fast {
@@ -292,7 +304,11 @@ impl Real for Fast {
     functions! {
         exp = exp, expm1 = expm1, log = log, log1p = log1p, sqrt = f32::sqrt, sin = sin, cos = cos, tanh = tanh,
         erf = erf, abs = f32::abs, floor = f32::floor, ceil = f32::ceil, trunc = f32::trunc,
-        round = f32::round_ties_even, sigmoid = sigmoid, gelu = gelu, gelu_grad = gelu_grad, silu = silu
+        round = f32::round_ties_even, sigmoid = sigmoid, gelu = gelu, gelu_grad = gelu_grad, silu = silu,
+        asin = f32::asin, acos = f32::acos, atan = f32::atan
+    }
+    fn atan2(self, across: Fast) -> Fast {
+        Fast(self.0.atan2(across.0))
     }
     #[inline(always)]
     fn relu(self) -> Fast {
@@ -309,7 +325,7 @@ impl Real for Fast {
     }
     #[inline(always)]
     fn floor_div(self, b: Fast) -> Fast {
-        Fast((self.0 / b.0).floor())
+        Fast(floor_div(self.0, b.0))
     }
     fn pow(self, e: Fast) -> Fast {
         Fast(self.0.powf(e.0))

@@ -13,7 +13,7 @@ use gt_ir::{Binary, Unary};
 macro_rules! per_unary {
     ($op:expr, $OP:ident => $body:expr) => {
         per_unary!(@rows $op, $OP, $body; Neg Abs Sign Exp Expm1 Log Log1p Sqrt Rsqrt Recip Sin Cos Tanh Sigmoid Relu Gelu GeluGrad
-            Silu Erf Floor Ceil Round Trunc Not)
+            Silu Erf Floor Ceil Round Trunc Not Asin Acos Atan)
     };
     (@rows $op:expr, $OP:ident, $body:expr; $($Row:ident)*) => {
         match $op { $(Unary::$Row => { const $OP: Unary = Unary::$Row; $body })* }
@@ -22,7 +22,7 @@ macro_rules! per_unary {
 
 macro_rules! per_binary {
     ($op:expr, $OP:ident => $body:expr) => {
-        per_binary!(@rows $op, $OP, $body; Add Sub Mul Div FloorDiv Rem Pow Max Min Eq Ne Lt Le Gt Ge And Or Xor)
+        per_binary!(@rows $op, $OP, $body; Add Sub Mul Div FloorDiv Rem Pow Max Min Eq Ne Lt Le Gt Ge And Or Xor Atan2)
     };
     (@rows $op:expr, $OP:ident, $body:expr; $($Row:ident)*) => {
         match $op { $(Binary::$Row => { const $OP: Binary = Binary::$Row; $body })* }

@@ -341,7 +341,7 @@ fn binary(op: Binary, a: Option<Range>, b: Option<Range>, dtype: DType) -> Optio
                 [a.0.div_euclid(b.0), a.0.div_euclid(b.1), a.1.div_euclid(b.0), a.1.div_euclid(b.1)];
             (*corners.iter().min().unwrap_or(&0), *corners.iter().max().unwrap_or(&0))
         }),
-        Binary::Div | Binary::Pow | Binary::And | Binary::Or | Binary::Xor => None,
+        Binary::Div | Binary::Pow | Binary::And | Binary::Or | Binary::Xor | Binary::Atan2 => None,
     }
 }
 

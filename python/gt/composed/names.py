@@ -1,0 +1,203 @@
+"""Names that PyTorch programs use for what means little here, or lies elsewhere."""
+
+from gt import _gt
+from gt._gt import Tensor
+
+__all__ = [
+    "BFloat16Tensor",
+    "BoolTensor",
+    "ByteTensor",
+    "CharTensor",
+    "DoubleTensor",
+    "FloatTensor",
+    "HalfTensor",
+    "IntTensor",
+    "LongTensor",
+    "ShortTensor",
+    "are_deterministic_algorithms_enabled",
+    "can_cast",
+    "channels_last",
+    "contiguous_format",
+    "get_num_threads",
+    "initial_seed",
+    "is_complex",
+    "is_inference",
+    "is_signed",
+    "preserve_format",
+    "seed",
+    "set_num_threads",
+    "strided",
+    "typename",
+    "use_deterministic_algorithms",
+]
+
+
+class _Word:
+    """A name that is given and compared, and nothing else."""
+
+    def __init__(self, name):
+        self._name = name
+
+    def __repr__(self):
+        return f"gt.{self._name}"
+
+
+strided = _Word("strided")
+preserve_format = _Word("preserve_format")
+contiguous_format = _Word("contiguous_format")
+channels_last = _Word("channels_last")
+
+
+def _of_type(dtype):
+    """`gt.FloatTensor(2, 3)` and `gt.FloatTensor([1, 2])`: sizes, or data, in one type."""
+
+    def make(*data):
+        if len(data) == 1 and not isinstance(data[0], int):
+            return _gt.tensor(data[0], dtype=dtype)
+        return _gt.zeros(*data or (0,), dtype=dtype)
+
+    return make
+
+
+BoolTensor, ByteTensor, CharTensor = _of_type(_gt.bool), _of_type(_gt.uint8), _of_type(_gt.int8)
+ShortTensor, IntTensor, LongTensor = _of_type(_gt.int16), _of_type(_gt.int32), _of_type(_gt.int64)
+HalfTensor, BFloat16Tensor = _of_type(_gt.float16), _of_type(_gt.bfloat16)
+FloatTensor, DoubleTensor = _of_type(_gt.float32), _of_type(_gt.float64)
+
+
+def _kind(dtype):
+    return 2 if dtype.is_floating_point else 0 if dtype == _gt.bool else 1
+
+
+def can_cast(from_, to):
+    """Whether results of one type may be written into tensors of another."""
+    return _kind(from_) <= _kind(to) and not (from_.is_signed and _kind(to) == 1 and not to.is_signed)
+
+
+def is_complex(input):
+    return False
+
+
+def is_signed(input):
+    return input.is_signed()
+
+
+def is_inference(input):
+    """Whether a tensor can have no part in differentiation: GT marks none."""
+    return False
+
+
+def typename(obj):
+    """The name of a type with its module."""
+    if isinstance(obj, Tensor):
+        return obj.type()
+    kind = obj if isinstance(obj, type) else type(obj)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def seed():
+    """Restarts the random numbers from a seed that nobody knows, and gives it."""
+    return _gt.default_generator.seed()
+
+
+def initial_seed():
+    """The seed of the random numbers."""
+    return _gt.default_generator.initial_seed()
+
+
+def get_num_threads():
+    """The threads of the largest worker."""
+    return max((worker["threads"] for worker in _gt._stats()["workers"]), default=1)
+
+
+def set_num_threads(num):
+    """Workers say themselves how many threads they use: `gt worker --threads N`, `GT_THREADS`."""
+    if not isinstance(num, int) or num < 1:
+        raise RuntimeError(f"set_num_threads: expected a positive integer, got {num!r}")
+
+
+def use_deterministic_algorithms(mode, *, warn_only=False):
+    """Nothing to do: two runs from one seed give the same bits."""
+
+
+def are_deterministic_algorithms_enabled():
+    return True
+
+
+# Attributes and methods of tensors: each has the answer of a dense tensor that lies with the workers.
+PROPERTIES = {
+    "is_sparse": False,
+    "is_quantized": False,
+    "is_meta": False,
+    "is_mps": False,
+    "is_xpu": False,
+    "is_nested": False,
+    "is_mkldnn": False,
+    "layout": strided,
+    "names": None,
+}
+
+
+def constant(value):
+    """An attribute that is the same for every tensor."""
+    return property(lambda self: value)
+
+
+def _dense(self):
+    """The tensor itself, which is dense."""
+    return self
+
+
+def get_device(self):
+    """The number of the device, -1 for the CPU."""
+    return -1 if self.device.type == "cpu" else self.device.index or 0
+
+
+def is_pinned(self, device=None):
+    return False
+
+
+def is_shared(self):
+    return True
+
+
+def resize_(self, *sizes):
+    """Another size; the first elements stay, and more of them are zero."""
+    sizes = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
+    count = 1
+    for size in sizes:
+        count *= size
+    flat = self.detach().reshape(-1)
+    kept = flat[:count] if count <= flat.numel() else _gt.cat([flat, flat.new_zeros(count - flat.numel())])
+    return self._become(kept.reshape(sizes).clone())
+
+
+def set_(self, source):
+    """Stands for another tensor's storage from now on."""
+    return self._become(source.detach())
+
+
+def _replaced(name):
+    def method(self, *args, **kwargs):
+        return self._become(getattr(self, name)(*args, **kwargs))
+
+    method.__name__ = method.__qualname__ = f"{name}_"
+    method.__doc__ = f"`{name}`, of the tensor itself."
+    return method
+
+
+METHODS = {
+    "get_device": get_device,
+    "is_inference": is_inference,
+    "is_pinned": is_pinned,
+    "is_shared": is_shared,
+    "pin_memory": _dense,
+    "resize_": resize_,
+    "resolve_conj": _dense,
+    "resolve_neg": _dense,
+    "conj": _dense,
+    "set_": set_,
+    "share_memory_": _dense,
+    "to_dense": _dense,
+    **{f"{name}_": _replaced(name) for name in "squeeze unsqueeze t transpose swapaxes swapdims".split()},
+}

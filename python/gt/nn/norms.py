@@ -1,0 +1,214 @@
+"""Normalisation over batches and groups of channels, which stand in dimension 1."""
+
+from gt._gt import empty, ones, tensor, zeros
+from gt.autograd.grad_mode import no_grad
+from gt.nn import init
+from gt.nn.module import Module
+from gt.nn.parameter import Parameter
+
+
+def _per_channel(t, rank):
+    return t.view(1, -1, *[1] * (rank - 2))
+
+
+def _wide(input):
+    """Half types are normalised in single precision."""
+    return input.float() if input.element_size() < 4 else input
+
+
+def _scaled(x, weight, bias, dtype):
+    if weight is not None:
+        x = x * _per_channel(weight, x.dim())
+    if bias is not None:
+        x = x + _per_channel(bias, x.dim())
+    return x.to(dtype)
+
+
+def batch_norm(input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5):
+    """Zero mean and unit variance of each channel: of this batch while training, which moves the running ones."""
+    x = _wide(input)
+    dims = [0, *range(2, x.dim())]
+    count = x.numel() // max(1, x.shape[1])
+    if training:
+        if count <= 1:
+            raise ValueError(f"Expected more than 1 value per channel when training, got input size {input.shape}")
+        mean, var = x.mean(dims), x.var(dims, correction=0)
+        with no_grad():
+            if running_mean is not None:
+                running_mean.lerp_(mean.detach().to(running_mean.dtype), momentum)
+            if running_var is not None:
+                whole = var.detach() * (count / (count - 1))
+                running_var.lerp_(whole.to(running_var.dtype), momentum)
+    else:
+        mean, var = running_mean, running_var
+    rank = x.dim()
+    centred = x - _per_channel(mean, rank)
+    return _scaled(centred * _per_channel((var + eps).rsqrt(), rank), weight, bias, input.dtype)
+
+
+def group_norm(input, num_groups, weight=None, bias=None, eps=1e-5):
+    """Zero mean and unit variance of each group of channels of each sample."""
+    if input.dim() < 2 or input.shape[1] % num_groups:
+        raise RuntimeError(
+            f"group_norm: expected the channels to be divisible by num_groups, got shape {list(input.shape)} and "
+            f"{num_groups}"
+        )
+    groups = _wide(input).reshape(input.shape[0], num_groups, -1)
+    centred = groups - groups.mean(-1, keepdim=True)
+    x = centred * (groups.var(-1, correction=0, keepdim=True) + eps).rsqrt()
+    return _scaled(x.reshape(input.shape), weight, bias, input.dtype)
+
+
+def instance_norm(
+    input,
+    running_mean=None,
+    running_var=None,
+    weight=None,
+    bias=None,
+    use_input_stats=True,
+    momentum=0.1,
+    eps=1e-5,
+):
+    """Zero mean and unit variance of each channel of each sample."""
+    if not use_input_stats:
+        return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    if running_mean is not None:
+        x = _wide(input).detach().flatten(2)
+        with no_grad():
+            running_mean.lerp_(x.mean(-1).mean(0).to(running_mean.dtype), momentum)
+            running_var.lerp_(x.var(-1).mean(0).to(running_var.dtype), momentum)
+    return group_norm(input, input.shape[1], weight, bias, eps)
+
+
+class _RunningNorm(Module):
+    """What norms with running statistics share."""
+
+    _version = 2
+    # The numbers of dimensions an input may have, and whether a batch dimension may be missing.
+    _ranks: tuple = ()
+
+    def __init__(self, num_features, eps, momentum, affine, track_running_stats, device, dtype):
+        super().__init__()
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.affine, self.track_running_stats = affine, track_running_stats
+        options = {"device": device, "dtype": dtype}
+        for name in ("weight", "bias"):
+            self.register_parameter(name, Parameter(empty(num_features, **options)) if affine else None)
+        self.register_buffer("running_mean", zeros(num_features, **options) if track_running_stats else None)
+        self.register_buffer("running_var", ones(num_features, **options) if track_running_stats else None)
+        self.register_buffer("num_batches_tracked", tensor(0) if track_running_stats else None)
+        self.reset_parameters()
+
+    def reset_running_stats(self):
+        if self.track_running_stats:
+            self.running_mean.zero_()
+            self.running_var.fill_(1)
+            self.num_batches_tracked.zero_()
+
+    def reset_parameters(self):
+        self.reset_running_stats()
+        if self.affine:
+            init.ones_(self.weight)
+            init.zeros_(self.bias)
+
+    def _check(self, input):
+        if input.dim() not in self._ranks:
+            wanted = " or ".join(f"{rank}D" for rank in self._ranks)
+            raise ValueError(f"expected {wanted} input (got {input.dim()}D input)")
+
+    def extra_repr(self):
+        return (
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
+            f"track_running_stats={self.track_running_stats}"
+        )
+
+
+class _BatchNorm(_RunningNorm):
+    """Zero mean and unit variance of each channel over the batch; running ones where it is not training."""
+
+    def __init__(
+        self, num_features, eps=1e-5, momentum=0.1, affine=True, track_running_stats=True, device=None, dtype=None
+    ):
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+
+    def forward(self, input):
+        self._check(input)
+        momentum = 0.0 if self.momentum is None else self.momentum
+        if self.training and self.track_running_stats:
+            self.num_batches_tracked.add_(1)
+            if self.momentum is None:
+                momentum = 1.0 / self.num_batches_tracked.item()
+        batch = self.training or self.running_mean is None
+        moved = self.training and self.track_running_stats
+        mean, var = self.running_mean, self.running_var
+        if batch and not moved:
+            mean = var = None
+        return batch_norm(input, mean, var, self.weight, self.bias, batch, momentum, self.eps)
+
+
+class BatchNorm1d(_BatchNorm):
+    _ranks = (2, 3)
+
+
+class BatchNorm2d(_BatchNorm):
+    _ranks = (4,)
+
+
+class BatchNorm3d(_BatchNorm):
+    _ranks = (5,)
+
+
+class _InstanceNorm(_RunningNorm):
+    """Zero mean and unit variance of each channel of each sample."""
+
+    def __init__(
+        self, num_features, eps=1e-5, momentum=0.1, affine=False, track_running_stats=False, device=None, dtype=None
+    ):
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+
+    def forward(self, input):
+        self._check(input)
+        alone = input.dim() == self._ranks[0]
+        x = input.unsqueeze(0) if alone else input
+        own = self.training or not self.track_running_stats
+        out = instance_norm(
+            x, self.running_mean, self.running_var, self.weight, self.bias, own, self.momentum or 0.0, self.eps
+        )
+        return out.squeeze(0) if alone else out
+
+
+class InstanceNorm1d(_InstanceNorm):
+    _ranks = (2, 3)
+
+
+class InstanceNorm2d(_InstanceNorm):
+    _ranks = (3, 4)
+
+
+class InstanceNorm3d(_InstanceNorm):
+    _ranks = (4, 5)
+
+
+class GroupNorm(Module):
+    """Zero mean and unit variance of each group of channels of each sample."""
+
+    def __init__(self, num_groups, num_channels, eps=1e-5, affine=True, device=None, dtype=None):
+        super().__init__()
+        if num_channels % num_groups:
+            raise ValueError(f"num_channels ({num_channels}) must be divisible by num_groups ({num_groups})")
+        self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
+        for name in ("weight", "bias"):
+            made = Parameter(empty(num_channels, device=device, dtype=dtype)) if affine else None
+            self.register_parameter(name, made)
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        if self.affine:
+            init.ones_(self.weight)
+            init.zeros_(self.bias)
+
+    def forward(self, input):
+        return group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
+
+    def extra_repr(self):
+        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"

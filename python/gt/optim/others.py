@@ -1,0 +1,224 @@
+"""Optimizers written with tensor operations, with PyTorch's numbers."""
+
+import math
+
+from gt._gt import full_like, ones, zeros_like
+from gt.autograd.grad_mode import no_grad
+from gt.optim.optimizer import Optimizer
+
+
+def _check(**values):
+    for name, value in values.items():
+        if not 0.0 <= value:
+            raise ValueError(f"Invalid {name} value: {value}")
+
+
+class _Each(Optimizer):
+    """An optimizer that steps one parameter after the other."""
+
+    # Settings that PyTorch's optimizer has and that change nothing here.
+    _more: dict = {"capturable": False}
+
+    def __init__(self, params, defaults, *, maximize=False, foreach=None, differentiable=False, **more):
+        if differentiable:
+            raise ValueError("optimizer: differentiable=True is not supported; a step keeps no gradient history")
+        for name in set(more) - set(self._more):
+            raise TypeError(f"{type(self).__name__}: got an unexpected keyword argument '{name}'")
+        extra = {"maximize": maximize, "foreach": foreach, "differentiable": False, **self._more, **more}
+        super().__init__(params, {**defaults, **extra})
+
+    @no_grad()
+    def _step(self, group):
+        for p in group["params"]:
+            if p.grad is None:
+                continue
+            grad = -p.grad if group["maximize"] else p.grad
+            state = self.state[p]
+            if not state:
+                state["step"] = 0
+                self._start(p, state, group)
+            state["step"] += 1
+            if group["weight_decay"] and not group.get("decoupled_weight_decay"):
+                grad = grad + group["weight_decay"] * p
+            self._update(p, grad, state, group)
+
+    def _start(self, p, state, group):
+        """Fills what is kept for a parameter."""
+
+    def _update(self, p, grad, state, group):
+        raise NotImplementedError
+
+
+class RMSprop(_Each):
+    """Gradients divided by a running root of their squares."""
+
+    def __init__(self, params, lr=1e-2, alpha=0.99, eps=1e-8, weight_decay=0, momentum=0, centered=False, **options):
+        _check(lr=lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum)
+        settings = {"lr": lr, "momentum": momentum, "alpha": alpha, "eps": eps, "centered": centered}
+        super().__init__(params, {**settings, "weight_decay": weight_decay}, **options)
+
+    def _start(self, p, state, group):
+        state["square_avg"] = zeros_like(p)
+        if group["momentum"] > 0:
+            state["momentum_buffer"] = zeros_like(p)
+        if group["centered"]:
+            state["grad_avg"] = zeros_like(p)
+
+    def _update(self, p, grad, state, group):
+        alpha, square = group["alpha"], state["square_avg"]
+        square.mul_(alpha).addcmul_(grad, grad, value=1 - alpha)
+        if group["centered"]:
+            mean = state["grad_avg"].lerp_(grad, 1 - alpha)
+            root = (square - mean * mean).sqrt() + group["eps"]
+        else:
+            root = square.sqrt() + group["eps"]
+        if group["momentum"] > 0:
+            buffer = state["momentum_buffer"].mul_(group["momentum"]).addcdiv_(grad, root)
+            p.add_(buffer, alpha=-group["lr"])
+        else:
+            p.addcdiv_(grad, root, value=-group["lr"])
+
+
+class Adagrad(_Each):
+    """Gradients divided by the root of the sum of their squares."""
+
+    _more = {"fused": None}
+
+    def __init__(self, params, lr=1e-2, lr_decay=0, weight_decay=0, initial_accumulator_value=0, eps=1e-10, **options):
+        _check(lr=lr, lr_decay=lr_decay, weight_decay=weight_decay, eps=eps)
+        _check(initial_accumulator_value=initial_accumulator_value)
+        settings = {"lr": lr, "lr_decay": lr_decay, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, {**settings, "initial_accumulator_value": initial_accumulator_value}, **options)
+
+    def _start(self, p, state, group):
+        state["sum"] = full_like(p, group["initial_accumulator_value"])
+
+    def _update(self, p, grad, state, group):
+        lr = group["lr"] / (1 + (state["step"] - 1) * group["lr_decay"])
+        total = state["sum"].addcmul_(grad, grad)
+        p.addcdiv_(grad, total.sqrt() + group["eps"], value=-lr)
+
+
+class Adadelta(_Each):
+    """Steps scaled by a running root of the squares of earlier steps over that of the gradients."""
+
+    def __init__(self, params, lr=1.0, rho=0.9, eps=1e-6, weight_decay=0, **options):
+        _check(lr=lr, eps=eps, weight_decay=weight_decay)
+        if not 0.0 <= rho <= 1.0:
+            raise ValueError(f"Invalid rho value: {rho}")
+        super().__init__(params, {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay}, **options)
+
+    def _start(self, p, state, group):
+        state["square_avg"], state["acc_delta"] = zeros_like(p), zeros_like(p)
+
+    def _update(self, p, grad, state, group):
+        rho, eps = group["rho"], group["eps"]
+        square = state["square_avg"].mul_(rho).addcmul_(grad, grad, value=1 - rho)
+        delta = (state["acc_delta"] + eps).sqrt() / (square + eps).sqrt() * grad
+        state["acc_delta"].mul_(rho).addcmul_(delta, delta, value=1 - rho)
+        p.add_(delta, alpha=-group["lr"])
+
+
+class _WithBetas(_Each):
+    """What Adam's relatives share."""
+
+    def __init__(self, params, lr, betas, eps, weight_decay, more=None, **options):
+        _check(lr=lr, eps=eps, weight_decay=weight_decay)
+        for i, beta in enumerate(betas):
+            if not 0.0 <= beta < 1.0:
+                raise ValueError(f"Invalid beta parameter at index {i}: {beta}")
+        settings = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, {**settings, **(more or {})}, **options)
+
+    def _start(self, p, state, group):
+        state["exp_avg"], state["exp_avg_sq"] = zeros_like(p), zeros_like(p)
+
+    def _averages(self, grad, state, group):
+        """The running means of the gradient and of its square."""
+        first, second = group["betas"]
+        mean = state["exp_avg"].lerp_(grad, 1 - first)
+        square = state["exp_avg_sq"].mul_(second).addcmul_(grad, grad, value=1 - second)
+        return mean, square
+
+
+class Adamax(_WithBetas):
+    """Adam with the largest gradient in place of the root of squares."""
+
+    def __init__(self, params, lr=2e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0, **options):
+        super().__init__(params, lr, betas, eps, weight_decay, **options)
+
+    def _start(self, p, state, group):
+        state["exp_avg"], state["exp_inf"] = zeros_like(p), zeros_like(p)
+
+    def _update(self, p, grad, state, group):
+        first, second = group["betas"]
+        mean = state["exp_avg"].lerp_(grad, 1 - first)
+        largest = state["exp_inf"].copy_((state["exp_inf"] * second).maximum(grad.abs() + group["eps"]))
+        p.addcdiv_(mean, largest, value=-group["lr"] / (1 - first ** state["step"]))
+
+
+class NAdam(_WithBetas):
+    """Adam with Nesterov's momentum."""
+
+    def __init__(
+        self,
+        params,
+        lr=2e-3,
+        betas=(0.9, 0.999),
+        eps=1e-8,
+        weight_decay=0,
+        momentum_decay=4e-3,
+        decoupled_weight_decay=False,
+        **options,
+    ):
+        _check(momentum_decay=momentum_decay)
+        more = {"momentum_decay": momentum_decay, "decoupled_weight_decay": decoupled_weight_decay}
+        super().__init__(params, lr, betas, eps, weight_decay, more, **options)
+
+    def _start(self, p, state, group):
+        state["mu_product"] = ones(())
+        super()._start(p, state, group)
+
+    def _update(self, p, grad, state, group):
+        step, lr, (first, second) = state["step"], group["lr"], group["betas"]
+        if group["decoupled_weight_decay"] and group["weight_decay"]:
+            p.mul_(1 - lr * group["weight_decay"])
+        now = first * (1 - 0.5 * 0.96 ** (step * group["momentum_decay"]))
+        after = first * (1 - 0.5 * 0.96 ** ((step + 1) * group["momentum_decay"]))
+        product = state["mu_product"].mul_(now)
+        mean, square = self._averages(grad, state, group)
+        root = (square / (1 - second**step)).sqrt() + group["eps"]
+        p.sub_(grad / root * (lr * (1 - now) / (1 - product)))
+        p.sub_(mean / root * (lr * after / (1 - product * after)))
+
+
+class RAdam(_WithBetas):
+    """Adam that trusts the squares only once their variance is small."""
+
+    def __init__(
+        self,
+        params,
+        lr=1e-3,
+        betas=(0.9, 0.999),
+        eps=1e-8,
+        weight_decay=0,
+        decoupled_weight_decay=False,
+        **options,
+    ):
+        more = {"decoupled_weight_decay": decoupled_weight_decay}
+        super().__init__(params, lr, betas, eps, weight_decay, more, **options)
+
+    def _update(self, p, grad, state, group):
+        step, lr, (first, second) = state["step"], group["lr"], group["betas"]
+        if group["decoupled_weight_decay"] and group["weight_decay"]:
+            p.mul_(1 - lr * group["weight_decay"])
+        mean, square = self._averages(grad, state, group)
+        left = 1 - second**step
+        corrected = mean / (1 - first**step)
+        most = 2 / (1 - second) - 1
+        length = most - 2 * step * second**step / left
+        if length <= 5:
+            p.add_(corrected, alpha=-lr)
+            return
+        rect = math.sqrt((length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length))
+        p.add_(corrected * math.sqrt(left) / (square.sqrt() + group["eps"]), alpha=-lr * rect)

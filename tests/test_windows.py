@@ -1,0 +1,124 @@
+"""Convolutions, pooling and losses of pairs, against loops over NumPy arrays and against PyTorch."""
+
+import itertools
+
+import numpy as np
+import pytest
+from helpers import check, draw, needs_torch, ours, theirs, torch
+
+import gt
+from gt.nn import functional as F
+
+
+def convolved(x, weight, bias, stride, padding, dilation, groups):
+    """A convolution as it is defined, over (batch, channels, height, width)."""
+    x = np.pad(x, [(0, 0), (0, 0), (padding, padding), (padding, padding)])
+    k, each = weight.shape[2:], weight.shape[0] // groups
+    size = [(n - dilation * (w - 1) - 1) // stride + 1 for n, w in zip(x.shape[2:], k)]
+    out = np.zeros((x.shape[0], weight.shape[0], *size))
+    for n, f, i, j in itertools.product(*map(range, out.shape)):
+        first = f // each * weight.shape[1]
+        rows = slice(i * stride, i * stride + dilation * (k[0] - 1) + 1, dilation)
+        columns = slice(j * stride, j * stride + dilation * (k[1] - 1) + 1, dilation)
+        window = x[n, first : first + weight.shape[1], rows, columns]
+        out[n, f, i, j] = (window * weight[f]).sum() + bias[f]
+    return out
+
+
+@pytest.mark.parametrize("options", [(1, 0, 1, 1), (2, 1, 1, 2), (1, 2, 2, 4)], ids=str)
+def test_convolution_by_its_definition(options):
+    stride, padding, dilation, groups = options
+    x, bias = draw((2, 4, 6, 7), "float64"), draw((8,), "float64")
+    weight = draw((8, 4 // groups, 3, 2), "float64")
+    mine = F.conv2d(ours(x), ours(weight), ours(bias), stride, padding, dilation, groups)
+    check(mine, convolved(x, weight, bias, stride, padding, dilation, groups))
+
+
+def test_pooling_by_its_definition():
+    x = draw((2, 3, 6, 8), "float64")
+    windows = x.reshape(2, 3, 3, 2, 4, 2)
+    check(F.max_pool2d(ours(x), 2), windows.max((3, 5)))
+    check(F.avg_pool2d(ours(x), 2), windows.mean((3, 5)))
+    check(F.adaptive_avg_pool2d(ours(x), 1), x.mean((2, 3), keepdims=True))
+    values, places = F.max_pool2d(ours(x), 2, return_indices=True)
+    check(ours(x).flatten(2).gather(2, places.flatten(2)).view(values.shape), values.numpy())
+
+
+# What each library makes of x (2, 4, 6, 7), w (4, 4, 3, 3), v (4, 2, 2, 3), s (2, 4, 9)
+CASES = {
+    "conv": lambda F, x, w, v, s: F.conv2d(x, w, stride=(2, 1), padding=(1, 0), dilation=(1, 2)),
+    "conv same": lambda F, x, w, v, s: F.conv2d(x, w, padding="same"),
+    "conv groups": lambda F, x, w, v, s: F.conv2d(x, v, groups=2, padding=1),
+    "conv1d": lambda F, x, w, v, s: F.conv1d(s, w[:, :, 0], stride=2, padding=1),
+    "conv without a batch": lambda F, x, w, v, s: F.conv2d(x[0], w),
+    "transposed": lambda F, x, w, v, s: F.conv_transpose2d(x, w, stride=2, padding=1, output_padding=1),
+    "transposed groups": lambda F, x, w, v, s: F.conv_transpose2d(x, v, groups=2, dilation=2),
+    "max": lambda F, x, w, v, s: F.max_pool2d(x, 3, 2, 1, ceil_mode=True),
+    "max indices": lambda F, x, w, v, s: F.max_pool2d(x, (2, 3), (1, 2), (1, 1), return_indices=True),
+    "max1d": lambda F, x, w, v, s: F.max_pool1d(s, 3, dilation=2),
+    "avg": lambda F, x, w, v, s: F.avg_pool2d(x, 3, 2, 1),
+    "avg ceil": lambda F, x, w, v, s: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True),
+    "avg inside": lambda F, x, w, v, s: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+    "adaptive": lambda F, x, w, v, s: (F.adaptive_avg_pool2d(x, (4, 3)), F.adaptive_max_pool2d(x, (None, 2))),
+    "shuffle": lambda F, x, w, v, s: (F.pixel_shuffle(x, 2), F.pixel_unshuffle(x[..., :6], 2)),
+    "triplet": lambda F, x, w, v, s: F.triplet_margin_loss(s[0], s[1], s[0] * 0.5, swap=True),
+    "cosine": lambda F, x, w, v, s: F.cosine_embedding_loss(s[0], s[1], (s[0, :, 0] > 0) * 2 - 1, margin=0.1),
+    "ranking": lambda F, x, w, v, s: F.margin_ranking_loss(s[0], s[1], (s[0] > 0) * 2.0 - 1, margin=0.5),
+    "gaussian": lambda F, x, w, v, s: F.gaussian_nll_loss(s[0], s[1], s[1].abs() + 0.1, full=True),
+    "poisson": lambda F, x, w, v, s: F.poisson_nll_loss(s[0], s[1].detach().abs() * 3, full=True, reduction="sum"),
+    "hinge": lambda F, x, w, v, s: F.hinge_embedding_loss(s[0], (s[1] > 0) * 2 - 1),
+    "soft margin": lambda F, x, w, v, s: F.soft_margin_loss(s[0], (s[1] > 0) * 2.0 - 1),
+}
+
+
+@needs_torch
+@pytest.mark.parametrize("kind", CASES)
+def test_against_torch(kind):
+    seen = []
+    for functions, make in ((F, ours), (torch.nn.functional, theirs)):
+        shapes = [(2, 4, 6, 7), (4, 4, 3, 3), (4, 2, 2, 3), (2, 4, 9)]
+        leaves = [make(draw(shape, "float64"), grad=True) for shape in shapes]
+        out = CASES[kind](functions, *leaves)
+        outs = list(out) if isinstance(out, tuple) else [out]
+        sum((o * o + o).sum() for o in outs if o.is_floating_point()).backward()
+        seen.append([outs, [x.grad for x in leaves if x.grad is not None]])
+    check(*seen)
+
+
+def test_a_small_network_learns():
+    images = np.zeros((32, 1, 8, 8), dtype=np.float32)
+    labels = np.arange(32) % 2
+    for i, label in enumerate(labels):
+        images[i, 0, i % 8 if label else slice(None), slice(None) if label else i % 8] = 1
+    gt.manual_seed(0)
+    model = gt.nn.Sequential(
+        gt.nn.Conv2d(1, 8, 3, padding=1),
+        gt.nn.BatchNorm2d(8),
+        gt.nn.ReLU(),
+        gt.nn.MaxPool2d(2),
+        gt.nn.Conv2d(8, 8, 3),
+        gt.nn.ReLU(),
+        gt.nn.AdaptiveAvgPool2d(1),
+        gt.nn.Flatten(),
+        gt.nn.Linear(8, 2),
+    )
+    optimizer = gt.optim.Adam(model.parameters(), lr=0.02)
+    x, y = gt.tensor(images), gt.tensor(labels)
+    for _ in range(40):
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.1
+
+
+def test_what_is_refused():
+    x = gt.zeros(1, 3, 4, 4)
+    with pytest.raises(RuntimeError, match="to have 2 channels, but got 3"):
+        F.conv2d(x, gt.zeros(4, 2, 3, 3))
+    with pytest.raises(RuntimeError, match="can't be larger"):
+        F.conv2d(x, gt.zeros(4, 3, 9, 9))
+    with pytest.raises(RuntimeError, match="at most half"):
+        F.max_pool2d(x, 2, padding=2)
+    with pytest.raises(RuntimeError, match="strided"):
+        F.conv2d(x, gt.zeros(4, 3, 3, 3), stride=2, padding="same")
