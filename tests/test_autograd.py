@@ -36,6 +36,34 @@ def test_accumulation_and_zeroing():
         x.grad = gt.ones(2, dtype="float64")
 
 
+# Slices of rows and columns: side by side, with gaps, overlapping, across each other, and of every second column.
+SLICES = [
+    [np.s_[:, 0:4], np.s_[:, 4:8], np.s_[:, 8:12]],
+    [np.s_[:, 8:12], np.s_[:, 0:3]],
+    [np.s_[:, 0:4], np.s_[:, 6:9], np.s_[:, 2:7]],
+    [np.s_[:, 0:4], np.s_[:, 0:4]],
+    [np.s_[:, 0:4], np.s_[1:3, :], np.s_[:, 5:9]],
+    [np.s_[:, 0:6:2], np.s_[:, 1:3], np.s_[:, 6:9]],
+]
+
+
+@pytest.mark.parametrize("whole", ["none", "before", "after"])
+def test_gradients_of_slices_add_up(whole):
+    for turn in range(3):
+        for k, slices in enumerate(SLICES):
+            base = leaf(4, 12, seed=k)
+            x, want = base * 2.0, np.zeros((4, 12))
+            total = (x * 3.0).sum() if whole == "before" else 0.0
+            for i, at in enumerate(slices):
+                weight = draw(want[at].shape, "float64", -1.0, 1.0, 10 * turn + i)
+                total = total + (x[at] * ours(weight)).sum()
+                want[at] += weight
+            if whole == "after":
+                total = total + (x * 3.0).sum()
+            total.backward()
+            check(base.grad, 2.0 * (want + (3.0 if whole != "none" else 0.0)))
+
+
 def test_backward_arguments():
     x = leaf(3)
     y = x * x

@@ -65,6 +65,7 @@ pub struct To<T> {
     /// A row added to the finished sums, or null.
     pub bias: *const T,
     /// What the caller needs after this, or null: asked for on the way.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub soon: *const Soon,
 }
 

@@ -1,6 +1,9 @@
 //! Memory that is needed soon, asked for a few lines at a time while something else is computed. Rows that lie far apart
 //! would otherwise be waited for one by one.
 
+// Elsewhere nobody asks.
+#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+
 use std::cell::Cell;
 
 /// Bytes of a line of memory.
