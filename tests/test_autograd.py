@@ -399,8 +399,11 @@ def test_checkpoints_compute_again():
         x.grad = None
         gt.manual_seed(0)
         (run(x) ** 2).sum().backward()
-        found.append([x.grad.tolist(), *(p.grad.tolist() for p in model.parameters())])
-    assert found[0] == found[1] == found[2]
+        found.append([x.grad.numpy(), *(p.grad.numpy() for p in model.parameters())])
+    # On several workers, what is computed again may be divided otherwise.
+    for again in found[1:]:
+        for mine, right in zip(again, found[0], strict=True):
+            np.testing.assert_allclose(mine, right, rtol=1e-6, atol=1e-7)
     assert calls == [True, False, True, False, True]
     # Parameters alone may need the gradient.
     model.zero_grad()
