@@ -350,3 +350,27 @@ for _ in loader: pass
     assert status != 0 and "KeyboardInterrupt" in err and seconds < 20, err
     for pid in eval(err.splitlines()[0].removeprefix("pids ")):
         assert not os.path.exists(f"/proc/{pid}"), pid
+
+
+def test_generators_move_on_from_epoch_to_epoch():
+    data = gt.utils.data.TensorDataset(gt.arange(20))
+
+    def epochs(loader):
+        return [[int(x) for (batch,) in loader for x in batch] for _ in range(2)]
+
+    g = gt.Generator().manual_seed(4)
+    first = epochs(gt.utils.data.DataLoader(data, batch_size=6, shuffle=True, generator=g))
+    assert sorted(first[0]) == sorted(first[1]) == list(range(20)) and first[0] != first[1]
+    g.manual_seed(4)
+    assert epochs(gt.utils.data.DataLoader(data, batch_size=6, shuffle=True, generator=g)) == first
+
+
+def test_weights_choose_samples():
+    sampler = gt.utils.data.WeightedRandomSampler([0.0, 3.0, 1.0], 4000, generator=gt.Generator().manual_seed(1))
+    drawn = list(sampler)
+    assert len(sampler) == len(drawn) == 4000 and 0 not in drawn
+    assert 2800 < drawn.count(1) < 3200
+    once = gt.utils.data.WeightedRandomSampler(gt.tensor([1.0, 0.0, 2.0]), 2, replacement=False)
+    assert sorted(once) == [0, 2]
+    with pytest.raises(ValueError, match="more samples"):
+        gt.utils.data.WeightedRandomSampler([1.0, 0.0], 2, replacement=False)

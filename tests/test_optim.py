@@ -143,6 +143,8 @@ SCHEDULERS = {
     "polynomial": lambda S, o: S.PolynomialLR(o, total_iters=11, power=2.0),
     "cosine": lambda S, o: S.CosineAnnealingLR(o, 7, eta_min=0.01),
     "restarts": lambda S, o: S.CosineAnnealingWarmRestarts(o, 3, T_mult=2, eta_min=0.01),
+    "cyclic": lambda S, o: S.CyclicLR(o, 0.01, [0.1, 0.3], step_size_up=3, step_size_down=5, mode="triangular2"),
+    "cyclic, shrinking": lambda S, o: S.CyclicLR(o, 0.01, 0.1, step_size_up=4, mode="exp_range", gamma=0.9),
     "one cycle": lambda S, o: S.OneCycleLR(o, [0.5, 1.0], total_steps=30),
     "one cycle, three": lambda S, o: S.OneCycleLR(o, 0.5, total_steps=30, three_phase=True, anneal_strategy="linear"),
     "sequential": lambda S, o: S.SequentialLR(

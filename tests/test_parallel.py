@@ -30,6 +30,15 @@ def test_losses_are_those_of_one_worker(name):
     assert last < first and gap <= 1e-4
 
 
+@pytest.mark.parametrize(
+    "name, workers", [("data_parallel", 3), ("tensor_parallel", 3), ("pipeline", 3), ("hybrid", 6)]
+)
+def test_batches_heads_and_workers_that_do_not_divide(name, workers):
+    done = run(name, "--steps", "6", "--workers", str(workers), "--batch-size", "7", "--seq-len", "13")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert float(re.search(r"at most (\S+) from", done.stdout).group(1)) <= 1e-4
+
+
 def test_fsdp_divides_the_memory():
     """With more of the model than of the batch, four workers need little more than a quarter each."""
     done = run("fsdp", "--steps", "4", "--model-size", "small", "--batch-size", "4", "--seq-len", "16")

@@ -1,7 +1,13 @@
 """Programs over several workers: the answer is that of one, whatever is split."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
+
+import gt
 
 pytestmark = pytest.mark.local_only
 
@@ -157,3 +163,57 @@ assert (gt.ones(1000) * 2).sum().item() == 2000
 """,
         env=SPLIT,
     )
+
+
+def test_workers_that_each_have_all_cores_are_used(run_python, start_system):
+    system = start_system(2)
+    run_python(
+        f"""
+import gt
+gt.connect({system.address!r})
+x = gt.randn(3000, 1500) @ gt.randn(1500, 1500)
+x.sum().item()
+gt.synchronize()
+workers = gt.debug.get_worker_stats()["workers"]
+assert all(w["programs"] and w["bytes_in_use"] for w in workers), workers
+""",
+        env={"GT_AUTO_SHARD": "1", "GT_SHARD_MIN": ""},
+    )
+
+
+SESSION = """
+import random, time
+import gt, numpy as np
+gt.connect(ADDRESS)
+draw, numbers = random.Random(SEED), np.random.RandomState(SEED)
+for i in range(6):
+    workers = draw.sample(range(4), draw.randint(1, 4))
+    shard = gt.ShardConfig(axis=draw.choice([0, 1]), workers=workers)
+    gt.register_config(f"s{i}", gt.SignalConfig(shard=shard))
+end = time.monotonic() + 6
+while time.monotonic() < end:
+    a = numbers.randn(draw.choice([3, 17, 301]), 33).astype("f4")
+    b = numbers.randn(33, draw.choice([2, 9, 50])).astype("f4")
+    with gt.signal.context(f"s{draw.randrange(6)}"):
+        x = gt.tensor(a)
+    with gt.signal.context(f"s{draw.randrange(6)}"):
+        y = gt.tensor(b)
+    with gt.signal.context(f"s{draw.randrange(6)}"):
+        z = x @ y
+        s = z.sum(0)
+    np.testing.assert_allclose(s.numpy(), (a.astype("f8") @ b).sum(0), rtol=1e-3, atol=1e-2)
+    np.testing.assert_allclose(z.numpy(), a @ b, rtol=1e-3, atol=1e-3)
+"""
+
+
+def test_sessions_on_overlapping_workers_do_not_disturb_each_other(start_system, tmp_path):
+    system = start_system(4)
+    env = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(gt.__file__))}
+    sessions = []
+    for seed in range(3):
+        script = tmp_path / f"session{seed}.py"
+        script.write_text(SESSION.replace("SEED", str(seed)).replace("ADDRESS", repr(system.address)))
+        sessions.append(subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE, text=True, env=env))
+    for session in sessions:
+        _, told = session.communicate(timeout=100)
+        assert session.returncode == 0, told

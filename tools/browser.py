@@ -77,12 +77,16 @@ class Page:
         return result["result"].get("value")
 
     def wait_for(self, expression, timeout=30):
-        deadline = time.monotonic() + timeout
-        while not (value := self.evaluate(expression)):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"the page never came to: {expression}")
+        """The expression's value once it is true. Until then it may fail as well: a page begins without a body."""
+        deadline, failed = time.monotonic() + timeout, None
+        while time.monotonic() < deadline:
+            try:
+                if value := self.evaluate(expression):
+                    return value
+            except RuntimeError as error:
+                failed = error
             time.sleep(0.1)
-        return value
+        raise TimeoutError(f"the page never came to: {expression}") from failed
 
     def screenshot(self, path, full=True):
         shot = self.call("Page.captureScreenshot", captureBeyondViewport=full)

@@ -282,6 +282,7 @@ if TYPE_CHECKING:
         client,
         cuda,
         debug,
+        distributions,
         launch,
         linalg,
         nn,
@@ -309,6 +310,7 @@ _LAZY = {
     "client",
     "cuda",
     "debug",
+    "distributions",
     "launch",
     "linalg",
     "nn",
@@ -318,6 +320,18 @@ _LAZY = {
     "serialization",
     "signal",
     "utils",
+}
+# Functions of `gt.linalg` that PyTorch has here too.
+_LINALG = {
+    "cholesky": "cholesky",
+    "det": "det",
+    "inverse": "inv",
+    "logdet": "_logdet",
+    "pinverse": "pinv",
+    "qr": "qr",
+    "slogdet": "slogdet",
+    "cholesky_solve": "_cholesky_solve",
+    "cholesky_inverse": "_cholesky_inverse",
 }
 _CONFIG = {
     "Config",
@@ -340,6 +354,8 @@ def __getattr__(name):
         return getattr(import_module("gt.serialization"), name)
     if name in _CONFIG:
         return getattr(import_module("gt.signal.config"), name)
+    if name in _LINALG:
+        return getattr(import_module("gt.linalg"), _LINALG[name])
     if name.endswith("_") and not name.startswith("_") and hasattr(Tensor, name):
         # `gt.relu_(x)` is `x.relu_()`.
         return getattr(Tensor, name)

@@ -117,11 +117,34 @@ pub fn special(work: &Work, plan: &Plan, target: Target) -> Option<Launches> {
     }
 }
 
-/// A result as the kernels see it. Batches of several leading dimensions are counted through, which are dense then.
-fn result(t: &Tensor) -> (u32, [isize; 3]) {
-    let (rank, strides) = (t.shape.len(), &t.map.strides);
-    let batch = if rank > 3 { strides[rank - 4] } else { 0 };
-    (t.storage, [batch, strides[rank - 3], strides[rank - 2]])
+/// A result as the kernels see it.
+#[derive(Clone, Copy)]
+struct Given {
+    storage: u32,
+    /// The first element there.
+    start: usize,
+    /// Distances of batches, heads and rows.
+    strides: [isize; 3],
+}
+
+impl Given {
+    /// Batches of several leading dimensions are counted through, which are dense then.
+    fn new(t: &Tensor) -> Given {
+        let (rank, strides) = (t.shape.len(), &t.map.strides);
+        let batch = if rank > 3 { strides[rank - 4] } else { 0 };
+        debug_assert!(t.map.slots.is_empty(), "a result lies where the plan says");
+        let start = t.map.offset as usize;
+        Given { storage: t.storage, start, strides: [batch, strides[rank - 3], strides[rank - 2]] }
+    }
+
+    fn is_aligned(&self, size: usize, plan: &Plan) -> bool {
+        let base = match plan.storages[self.storage as usize].place {
+            Place::Input(_) | Place::Out => ALIGN,
+            Place::Arena(at) => at,
+        };
+        let even = |n: usize| (n * size).is_multiple_of(16);
+        base.is_multiple_of(16) && even(self.start) && self.strides.iter().all(|s| even(s.unsigned_abs()))
+    }
 }
 
 /// What a plain kernel has a warp for: rows of queries, or columns (keys).
@@ -146,8 +169,8 @@ struct Problem<'a> {
     dtype: DType,
     /// q, k, v, out, dout, lse, mask; what is not there is `None`.
     tensors: [Option<&'a Tensor>; 7],
-    /// Results: storage and distances of batches, heads and rows.
-    to: Vec<(u32, [isize; 3])>,
+    /// Results.
+    to: Vec<Given>,
     scale: Num,
     causal: bool,
     heads: usize,
@@ -175,20 +198,20 @@ impl<'a> Problem<'a> {
     fn forward(a: &'a Attention, plan: &Plan) -> Problem<'a> {
         let tensors = [Some(&a.q), Some(&a.k), Some(&a.v), None, None, None, a.mask.as_ref()];
         let (heads, rows) = (a.out.shape[a.out.shape.len() - 3], a.out.shape[a.out.shape.len() - 2]);
-        let lse = (a.lse, [(heads * rows) as isize, rows as isize, 1]);
-        Problem::new(tensors, vec![result(&a.out), lse], a.scale, a.causal, plan)
+        let lse = Given { storage: a.lse, start: 0, strides: [(heads * rows) as isize, rows as isize, 1] };
+        Problem::new(tensors, vec![Given::new(&a.out), lse], a.scale, a.causal, plan)
     }
 
     fn backward(a: &'a AttentionGrad, plan: &Plan) -> Problem<'a> {
         let some = [&a.q, &a.k, &a.v, &a.out, &a.dout, &a.lse].map(Some);
         let [q, k, v, out, dout, lse] = some;
         let tensors = [q, k, v, out, dout, lse, a.mask.as_ref()];
-        Problem::new(tensors, [&a.dq, &a.dk, &a.dv].map(result).into(), a.scale, a.causal, plan)
+        Problem::new(tensors, [&a.dq, &a.dk, &a.dv].map(Given::new).into(), a.scale, a.causal, plan)
     }
 
     fn new(
         tensors: [Option<&'a Tensor>; 7],
-        to: Vec<(u32, [isize; 3])>,
+        to: Vec<Given>,
         scale: Num,
         causal: bool,
         plan: &Plan,
@@ -227,7 +250,7 @@ impl<'a> Problem<'a> {
             cols: k.shape[rank - 2],
             d: q.shape[rank - 1],
             e: v.shape[rank - 1],
-            guarded: to.iter().any(|&(s, _)| plan.storages[s as usize].reuse.is_some()),
+            guarded: to.iter().any(|to| plan.storages[to.storage as usize].reuse.is_some()),
             target: Target::default(),
             aligned: false,
             to,
@@ -235,7 +258,10 @@ impl<'a> Problem<'a> {
             batch_strides,
             calls,
         };
-        problem.aligned = (Q..LSE).all(|t| problem.is_aligned(t, plan));
+        // The numbers kept for each row are written one by one.
+        let results = if problem.tensors[LSE].is_some() { &problem.to[..] } else { &problem.to[..1] };
+        problem.aligned = (Q..LSE).all(|t| problem.is_aligned(t, plan))
+            && results.iter().all(|to| to.is_aligned(problem.dtype.size(), plan));
         problem
     }
 
@@ -293,13 +319,15 @@ impl<'a> Problem<'a> {
         p.int(self.tensors[MASK].map_or(0, |t| t.map.strides[t.shape.len() - 1]) as i64);
         p.int(self.mask_kind());
         for i in 0..3 {
-            let (word, strides) = match self.to.get(i) {
-                Some(&(storage, strides)) => (Some(Word::Address(storage)), strides),
-                None => (None, [0; 3]),
-            };
-            match word {
-                Some(word) => p.word(word),
-                None => p.int(0),
+            let strides = match self.to.get(i) {
+                Some(to) => {
+                    p.word(Word::Byte(to.storage, to.start * self.dtype.size()));
+                    to.strides
+                }
+                None => {
+                    p.int(0);
+                    [0; 3]
+                }
             };
             strides.iter().for_each(|&s| _ = p.int(s as i64));
         }

@@ -57,6 +57,8 @@ pub struct Fill {
 pub enum Word {
     /// The address of a storage.
     Address(u32),
+    /// The address of this byte of a storage.
+    Byte(u32, usize),
     /// A number rounded to an element type: an `i64`, or a `double` for floats.
     Number(Num, DType),
     /// The first element of a map, counted in elements.
@@ -85,6 +87,7 @@ impl Word {
     pub fn get(&self, addresses: &[u64], slots: &[Slot], scratch: u64, failed: u64) -> u64 {
         match self {
             Word::Address(storage) => addresses[*storage as usize],
+            Word::Byte(storage, at) => addresses[*storage as usize] + *at as u64,
             Word::Number(num, dtype) => {
                 let x = num.get(slots).to_dtype(*dtype);
                 if dtype.is_float() { x.as_f64().to_bits() } else { x.as_i64() as u64 }

@@ -401,6 +401,70 @@ impl Laws {
     }
 }
 
+/// Attention of queries, keys and values that lie beside each other, as does its gradient, for the product behind it.
+fn attention_joined() -> Vec<Case<'static>> {
+    let all =
+        [DType::F32, DType::F16, DType::BF16].into_iter().flat_map(|dtype| [4, 16, 64].map(|d| (dtype, d)));
+    on_each(all.collect(), |(dtype, d)| joined_of(dtype, d))
+}
+
+fn joined_of(dtype: DType, d: usize) -> Case<'static> {
+    let (wide, row) = (2 * d, 6 * d);
+    let part = |at: usize, out: usize| {
+        format!(
+            "TENSOR[{out}] := SLICE{{dim=2,len={wide},step=1}} TENSOR[0] {}
+             TENSOR[{}] := RESHAPE{{shape=[2,70,2,{d}]}} TENSOR[{out}]
+             TENSOR[{}] := PERMUTE{{perm=[0,2,1,3]}} TENSOR[{}]",
+            at * wide,
+            out + 1,
+            out + 2,
+            out + 1
+        )
+    };
+    let back = |from: usize, out: usize| {
+        format!(
+            "TENSOR[{out}] := PERMUTE{{perm=[0,2,1,3]}} TENSOR[{from}]
+             TENSOR[{}] := RESHAPE{{shape=[140,{wide}]}} TENSOR[{out}]",
+            out + 1
+        )
+    };
+    let program = format!(
+        "in TENSOR[0] {dtype}[2, 70, {row}]
+         in TENSOR[1] {dtype}[2, 2, 70, {d}]
+         in TENSOR[2] {dtype}[{row}, 9]
+         {}
+         {}
+         {}
+         TENSOR[12], TENSOR[13] := ATTENTION{{causal=true}} TENSOR[5] TENSOR[8] TENSOR[11] 0.25
+         TENSOR[14], TENSOR[15], TENSOR[16] := ATTENTIONGRAD{{causal=true}} TENSOR[5] TENSOR[8] TENSOR[11] TENSOR[12] TENSOR[13] TENSOR[1] 0.25
+         {}
+         {}
+         {}
+         TENSOR[23] := CONCAT{{dim=1}} TENSOR[18] TENSOR[20] TENSOR[22]
+         TENSOR[24] := MATMUL{{ta=false,tb=false}} TENSOR[23] TENSOR[2]
+         out TENSOR[24]",
+        part(0, 3),
+        part(1, 6),
+        part(2, 9),
+        back(14, 17),
+        back(15, 19),
+        back(16, 21)
+    );
+    let structure = Arc::new(gt_ir::text::parse_structure(&program).expect("a program"));
+    let wave = |shape: &[usize]| {
+        let n: usize = shape.iter().product();
+        HostTensor::from_f64s(dtype, shape, &(0..n).map(|i| (i as f64 * 0.37).sin()).collect::<Vec<_>>())
+    };
+    let inputs: Vec<HostTensor> = structure.inputs.iter().map(|i| wave(&i.ty.shape)).collect();
+    let want = gt_ir::reference::run(&structure, &inputs, &[]).expect("the reference runs it");
+    let (rtol, atol) = tolerance(dtype);
+    let judge = move |got: &[HostTensor]| {
+        got.iter().zip(&want).try_for_each(|(g, w)| close(g, w, 4.0 * rtol, 40.0 * atol))
+    };
+    let name = format!("attention beside each other, {dtype} heads of {d}");
+    Case { kind: "attention".into(), name, structure, inputs, slots: Vec::new(), judge: Box::new(judge) }
+}
+
 /// Sizes of attention: batches, heads, heads of keys, rows, columns, the size of a head, and whether it is causal.
 type Sizes = (usize, usize, usize, usize, usize, usize, bool);
 
@@ -512,7 +576,8 @@ fn main() -> ExitCode {
     let (start, budget) = (Instant::now(), Duration::from_secs(seconds));
     laws.failures();
     laws.attention();
-    let sizes = attention_sizes();
+    let mut sizes = attention_sizes();
+    sizes.extend(attention_joined());
     for wish in [Wish::Own, Wish::Cudnn] {
         match CudaBackend::attending(0, CompileOptions::default(), wish) {
             Ok(backend) => {

@@ -111,9 +111,14 @@ def get_num_threads():
 
 
 def set_num_threads(num):
-    """Workers say themselves how many threads they use: `gt worker --threads N`, `GT_THREADS`."""
+    """Taken with a warning: workers are told how many threads they use, `gt worker --threads N`."""
     if not isinstance(num, int) or num < 1:
         raise RuntimeError(f"set_num_threads: expected a positive integer, got {num!r}")
+    import warnings
+
+    warnings.warn(
+        "set_num_threads: the threads are the workers', start them with `gt worker --threads N`", stacklevel=2
+    )
 
 
 def use_deterministic_algorithms(mode, *, warn_only=False):

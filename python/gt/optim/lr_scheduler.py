@@ -9,6 +9,7 @@ __all__ = [
     "ConstantLR",
     "CosineAnnealingLR",
     "CosineAnnealingWarmRestarts",
+    "CyclicLR",
     "ExponentialLR",
     "LRScheduler",
     "LambdaLR",
@@ -372,6 +373,81 @@ class OneCycleLR(LRScheduler):
                     break
                 begin = end
         return rates
+
+
+class CyclicLR(LRScheduler):
+    """From `base_lr` up to `max_lr` and back, over and over; the height may shrink, momentum goes the other way."""
+
+    def __init__(
+        self,
+        optimizer,
+        base_lr,
+        max_lr,
+        step_size_up=2000,
+        step_size_down=None,
+        mode="triangular",
+        gamma=1.0,
+        scale_fn=None,
+        scale_mode="cycle",
+        cycle_momentum=True,
+        base_momentum=0.8,
+        max_momentum=0.9,
+        last_epoch=-1,
+    ):
+        if mode not in ("triangular", "triangular2", "exp_range") and scale_fn is None:
+            raise ValueError("mode is invalid and scale_fn is None")
+        count = len(optimizer.param_groups)
+        self.max_lrs, low = _each(max_lr, count), _each(base_lr, count)
+        if last_epoch == -1:
+            for group, rate in zip(optimizer.param_groups, low):
+                group["lr"] = rate
+                # The first rate is where the cycle starts, whatever the optimizer began with.
+                group["initial_lr"] = rate
+        down = step_size_up if step_size_down is None else step_size_down
+        self.total_size = float(step_size_up + down)
+        self.step_ratio = step_size_up / self.total_size
+        self.mode, self.gamma = mode, gamma
+        self._scale_fn = scale_fn
+        self._per_step = scale_mode == "iterations" if scale_fn is not None else mode == "exp_range"
+        self.cycle_momentum = cycle_momentum
+        if cycle_momentum:
+            if not any(name in optimizer.defaults for name in ("momentum", "betas")):
+                raise ValueError("optimizer must support momentum or beta1 with `cycle_momentum` option enabled")
+            self.base_momentums, self.max_momentums = _each(base_momentum, count), _each(max_momentum, count)
+        super().__init__(optimizer, last_epoch)
+        self.base_lrs = low
+
+    def state_dict(self):
+        state = super().state_dict()
+        state.pop("_scale_fn")
+        return state
+
+    def _height(self, x):
+        if self._scale_fn is not None:
+            return self._scale_fn(x)
+        return {"triangular": 1.0, "triangular2": 1 / 2.0 ** (x - 1), "exp_range": self.gamma**x}[self.mode]
+
+    def get_lr(self):
+        cycle = math.floor(1 + self.last_epoch / self.total_size)
+        place = 1.0 + self.last_epoch / self.total_size - cycle
+        up = place <= self.step_ratio
+        share = place / self.step_ratio if up else (place - 1) / (self.step_ratio - 1)
+        scale = share * self._height(self.last_epoch if self._per_step else cycle)
+        if self.cycle_momentum:
+            for group, low, high in zip(self._groups(), self.base_momentums, self.max_momentums):
+                momentum = high - (high - low) * scale
+                if "betas" in group:
+                    group["betas"] = (momentum, *group["betas"][1:])
+                else:
+                    group["momentum"] = momentum
+        return [low + (high - low) * scale for low, high in zip(self.base_lrs, self.max_lrs)]
+
+
+def _each(value, count):
+    values = list(value) if isinstance(value, (list, tuple)) else [value] * count
+    if len(values) != count:
+        raise ValueError(f"expected {count} values, one for each group, got {len(values)}")
+    return values
 
 
 class SequentialLR(LRScheduler):

@@ -50,6 +50,10 @@ impl Ord for Ready {
 /// Gradients that have reached a node, one per result.
 type Incoming = SmallVec<[Option<Var>; 1]>;
 
+/// Gradients made of slices alone, by node and result: the dimension they were cut along, and where each begins and ends.
+/// Elsewhere such a gradient is zero.
+type Slices = HashMap<(u64, u32), (usize, SmallVec<[(i64, i64); 4]>), FixedState>;
+
 /// Runs the backward pass from `roots` with the given gradients into `.grad` of the leaves.
 pub fn backward(roots: &[Tensor], grads: Vec<Option<Tensor>>, retain: bool, create: bool) -> Result<()> {
     run(roots, grads, retain, create, Targets::Leaves, false).map(drop)
@@ -98,7 +102,7 @@ fn run(
     }
     let mut queue: BinaryHeap<Ready> = BinaryHeap::new();
     let mut incoming: HashMap<u64, Incoming, FixedState> = HashMap::default();
-    let mut places = Places::default();
+    let (mut places, mut slices) = (Places::default(), Slices::default());
     for (i, root) in roots.iter().enumerate() {
         let var = root.var()?;
         let Some(edge) = var.edge else {
@@ -185,8 +189,8 @@ fn run(
                 }
                 let (kept, outs, mut edges) = unpack(&node)?;
                 edges.iter_mut().for_each(|e| *e = e.take().filter(leads));
-                if let (Op::View(View::Slice { .. }), Some(edge)) = (op, &edges[0])
-                    && add_slice(&mut incoming, edge, op, &kept, &arrived)?
+                if let (Op::View(view @ View::Slice { .. }), Some(edge)) = (op, &edges[0])
+                    && add_slice(&mut incoming, &mut slices, edge, view, &kept, &arrived)?
                 {
                     continue;
                 }
@@ -203,7 +207,13 @@ fn run(
                         Some(g) => g,
                         None => Recorder.full(ty, 0.0)?,
                     };
-                    deliver(&mut queue, &mut incoming, &mut places, &edge, g)?;
+                    let fresh = deliver(&mut queue, &mut incoming, &mut places, &edge, g)?;
+                    slices.remove(&(edge.node.seq, edge.nr));
+                    if let (true, Op::View(view), Some(Kept::Num(start))) = (fresh, op, kept.get(1))
+                        && let Some((dim, cut)) = extent(view, start.as_i64())
+                    {
+                        slices.insert((edge.node.seq, edge.nr), (dim, smallvec![cut]));
+                    }
                 }
             }
             NodeKind::Custom(function, _) => {
@@ -224,6 +234,7 @@ fn run(
                 for (edge, g) in edges.into_iter().zip(grads) {
                     if let (Some(edge), Some(g)) = (edge, g) {
                         deliver(&mut queue, &mut incoming, &mut places, &edge, g.var()?)?;
+                        slices.remove(&(edge.node.seq, edge.nr));
                     }
                 }
             }
@@ -288,13 +299,14 @@ fn leading_to(targets: HashSet<u64, FixedState>, roots: Vec<Arc<Node>>) -> HashS
 /// The signals in which the gradients of leaves were made, by the leaves' numbers.
 type Places = HashMap<u64, u32, FixedState>;
 
+/// Adds a gradient to what a node has already; true if it is the first.
 fn deliver(
     queue: &mut BinaryHeap<Ready>,
     incoming: &mut HashMap<u64, Incoming, FixedState>,
     places: &mut Places,
     edge: &Edge,
     g: Var,
-) -> Result<()> {
+) -> Result<bool> {
     let nr = edge.nr as usize;
     let signal = signal::now().forward;
     if signal != 0 && matches!(edge.node.kind, NodeKind::Leaf(_)) {
@@ -312,31 +324,53 @@ fn deliver(
             e.insert(SmallVec::from_elem(None, outputs))
         }
     };
+    let fresh = slots[nr].is_none();
     slots[nr] = Some(match slots[nr].take() {
         None => g,
         Some(before) => {
             Recorder.emit(Op::Binary(Binary::Add), smallvec![Operand::Val(before), Operand::Val(g)])?
         }
     });
-    Ok(())
+    Ok(fresh)
+}
+
+/// The dimension along which a slice without gaps is cut, and where it begins and ends.
+fn extent(view: &View, start: i64) -> Option<(usize, (i64, i64))> {
+    match view {
+        View::Slice { dim, len, step: 1 } => Some((*dim, (start, start + *len as i64))),
+        _ => None,
+    }
 }
 
 /// Adds the gradient of a slice to one that its base has already, at the cost of the slice. False if there is none yet.
+/// Where that has been zero so far, the gradient takes its place as it is.
 fn add_slice(
     incoming: &mut HashMap<u64, Incoming, FixedState>,
+    slices: &mut Slices,
     edge: &Edge,
-    op: &Op,
+    view: &View,
     kept: &[Kept<Var>],
     arrived: &Incoming,
 ) -> Result<bool> {
     let slot = incoming.get_mut(&edge.node.seq).and_then(|slots| slots.get_mut(edge.nr as usize));
-    let (Some(Some(before)), Some(Some(g)), Op::View(view)) = (slot, arrived.first(), op) else {
+    let (Some(Some(before)), Some(Some(g))) = (slot, arrived.first()) else {
         return Ok(false);
     };
     let Some(Kept::Num(start)) = kept.get(1) else { return Ok(false) };
-    let part = Recorder.view(before, view.clone(), Some(start.as_i64()))?;
-    let sum = Recorder.add(&part, g)?;
-    let args = smallvec![Operand::Val(before.clone()), Operand::Val(sum), Operand::Num(*start)];
+    let part = match slices.get_mut(&(edge.node.seq, edge.nr)).zip(extent(view, start.as_i64())) {
+        Some(((dim, cuts), (along, cut)))
+            if *dim == along && cuts.iter().all(|x| cut.1 <= x.0 || x.1 <= cut.0) =>
+        {
+            cuts.push(cut);
+            g.clone()
+        }
+        _ => {
+            slices.remove(&(edge.node.seq, edge.nr));
+            let part = Recorder.view(before, view.clone(), Some(start.as_i64()))?;
+            Recorder.add(&part, g)?
+        }
+    };
+    let args = smallvec![Operand::Val(before.clone()), Operand::Val(part), Operand::Num(*start)];
     *before = Recorder.emit(Op::Put { path: vec![view.clone()] }, args)?;
     Ok(true)
 }

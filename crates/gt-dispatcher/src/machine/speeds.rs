@@ -9,6 +9,10 @@ const LOOK: f64 = 5e-5;
 /// The part of a worker's memory that one program may take.
 const ROOM: f64 = 0.8;
 
+/// All workers together are thought to be so many times as fast as one at least. Where every one of them would use all
+/// cores of a host nothing is won, but whoever starts several wants to see them used.
+const WON: f64 = 1.5;
+
 /// Where workers meet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Road {
@@ -72,7 +76,8 @@ fn cpu(infos: &[&WorkerInfo], road: Road) -> Costs {
         Road::Host => (memory / 5.0, 2.5e-5 + meeting),
         Road::Net => (memory.min(1e9), 1.5e-4 + meeting),
     };
-    Costs { flops, memory, alone: crowd, road, latency, start: 1e-4 + 2.0 * wake, ..plain }
+    let alone = crowd.min(infos.len() as f64 / WON).max(1.0);
+    Costs { flops, memory, alone, road, latency, start: 1e-4 + 2.0 * wake, ..plain }
 }
 
 /// How many threads of these workers share a core, where they are most.
@@ -117,6 +122,13 @@ mod tests {
         assert_eq!((two.flops, two.alone), (1e11, 1.0));
         assert!(costs.latency > 5.0 * two.latency, "{costs:?}");
         assert_eq!(costs.room, ((1u64 << 30) as f64 * ROOM) as u64);
+    }
+
+    #[test]
+    fn workers_that_have_all_cores_each_are_used_all_the_same() {
+        let all: Vec<WorkerInfo> = (1..=4).map(|pid| worker("a", pid, 2, 2)).collect();
+        let costs = costs(&all.iter().collect::<Vec<_>>());
+        assert_eq!((costs.flops, costs.alone), (5e10, 4.0 / WON));
     }
 
     #[test]

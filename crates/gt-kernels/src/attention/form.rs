@@ -3,7 +3,7 @@
 
 use super::{LITTLE, Problem};
 use crate::matmul::Origin;
-use gt_compiler::{ALIGN, Map, Num, Place, Plan, Strides, Work};
+use gt_compiler::{Map, Num, Plan, Strides, Work};
 use gt_ir::DType;
 
 /// An operand or a result: `[batch, heads, rows, width]`, of which the last lies together.
@@ -65,7 +65,7 @@ impl Problem<'_> {
             .map(|(i, sizes, width)| self.operand(i, sizes, width));
         let result = |i: usize, sizes, width| self.result(i, sizes, width, plan);
         let (out, lse, grad) = match self.tensors[super::LSE] {
-            None => (result(0, rows, self.e)?, storage(self.to[1].0), None),
+            None => (result(0, rows, self.e)?, at(self.to[1].storage, 0), None),
             Some(lse) => {
                 let dense = lse.map.strides == Map::dense(&lse.shape).strides;
                 let origin = Origin::Storage { storage: lse.storage, start: start(&lse.map) };
@@ -113,15 +113,11 @@ impl Problem<'_> {
     }
 
     fn result(&self, i: usize, sizes: [usize; 2], width: usize, plan: &Plan) -> Option<Side> {
-        let (at, strides) = self.to[i];
-        let base = match plan.storages[at as usize].place {
-            Place::Input(_) | Place::Out => ALIGN,
-            Place::Arena(offset) => offset,
-        };
-        let strides = self.strides(strides, sizes, width)?;
+        let to = &self.to[i];
+        let strides = self.strides(to.strides, sizes, width)?;
         let even = |n: usize| (n * self.dtype.size()).is_multiple_of(16);
-        let fine = base.is_multiple_of(16) && strides.iter().all(|n| even(*n));
-        fine.then(|| Side { origin: storage(at), strides })
+        let fine = to.is_aligned(self.dtype.size(), plan) && strides.iter().all(|n| even(*n));
+        fine.then(|| Side { origin: at(to.storage, to.start), strides })
     }
 
     /// Distances of batches, heads and rows; `None` where something is seen twice or backwards.
@@ -144,8 +140,8 @@ fn start(map: &Map) -> Map {
     Map { strides: Strides::new(), offset: map.offset, slots: map.slots.clone() }
 }
 
-/// The start of a storage.
-fn storage(storage: u32) -> Origin {
-    let start = Map { strides: Strides::new(), offset: 0, slots: Default::default() };
+/// An element of a storage.
+fn at(storage: u32, element: usize) -> Origin {
+    let start = Map { strides: Strides::new(), offset: element as isize, slots: Default::default() };
     Origin::Storage { storage, start }
 }

@@ -43,7 +43,7 @@ pub struct Case {
     pub strided: bool,
     /// Results are written with heads inside of rows.
     pub turned: bool,
-    /// Elements before the first.
+    /// Elements before the first, of operands and results.
     pub shifted: usize,
     pub scale: f64,
 }
@@ -142,7 +142,7 @@ impl Case {
 
     /// The map of a result of this shape.
     fn written(&self, shape: &Shape) -> Map {
-        let mut map = Map::dense(shape);
+        let mut map = Map { offset: self.shifted as isize, ..Map::dense(shape) };
         if self.turned {
             let n = shape.len();
             map.strides[n - 3] = shape[n - 1] as isize;
@@ -312,8 +312,13 @@ pub fn check(c: &Case, kernels: Kernels, backward: bool) {
         false => vec![want_out, want_lse],
     };
     let types = if backward { [c.dtype; 3] } else { [c.dtype, c.wide(), c.dtype] };
+    // The numbers of rows that attention keeps lie at the start of their storage.
+    let before = |i: usize| if backward || i == 0 { c.shifted } else { 0 };
     let mut results: Vec<Array> = (0..wants.len())
-        .map(|i| Array::new(7 + i as u32, types[i], &[wants[i].len()], Map::dense(&[0].into()), |_| f64::NAN))
+        .map(|i| {
+            let count = wants[i].len() + before(i);
+            Array::new(7 + i as u32, types[i], &[count], Map::dense(&[0].into()), |_| f64::NAN)
+        })
         .collect();
 
     let result = |storage: u32, shape: &[usize]| {
@@ -385,7 +390,7 @@ pub fn check(c: &Case, kernels: Kernels, backward: bool) {
         let from = addresses[7 + i] as *const u64;
         // SAFETY: the address is that of the copy made above, which is as long.
         unsafe { std::ptr::copy_nonoverlapping(from, result.bytes.as_mut_ptr(), n) };
-        let mut got = result.read(types[i], wants[i].len());
+        let mut got = result.read(types[i], wants[i].len() + before(i)).split_off(before(i));
         let shape = &shapes[if backward { i } else { 3 }];
         if c.turned && (backward || i == 0) {
             got = c.turned_back(&got, shape);

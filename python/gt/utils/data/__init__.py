@@ -14,7 +14,14 @@ from gt.utils.data.dataset import (
     random_split,
 )
 from gt.utils.data.loader import DataLoader
-from gt.utils.data.sampler import BatchSampler, RandomSampler, Sampler, SequentialSampler, SubsetRandomSampler
+from gt.utils.data.sampler import (
+    BatchSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 from gt.utils.data.worker import WorkerInfo, get_worker_info
 
 __all__ = [
@@ -29,6 +36,7 @@ __all__ = [
     "Subset",
     "SubsetRandomSampler",
     "TensorDataset",
+    "WeightedRandomSampler",
     "WorkerInfo",
     "default_collate",
     "default_convert",

@@ -15,11 +15,17 @@ def _seed(generator=None):
         return generator.getrandbits(63)
     if hasattr(generator, "integers"):
         return int(generator.integers(1 << 62))
+    if isinstance(generator, _gt.Generator):
+        key, offset = generator.get_state()
+        generator.set_state((key, (offset + 1) % (1 << 64)))
+        return random.Random(f"{key} {offset}").getrandbits(63)
     if hasattr(generator, "initial_seed"):
         return int(generator.initial_seed())
     if isinstance(generator, int):
         return generator
-    raise TypeError(f"generator: expected random.Random, a NumPy generator or a seed, got {type(generator).__name__}")
+    raise TypeError(
+        f"generator: expected gt.Generator, random.Random, a NumPy generator or a seed, got {type(generator).__name__}"
+    )
 
 
 def _permutation(n, generator=None):
@@ -94,6 +100,31 @@ class SubsetRandomSampler(Sampler):
 
     def __len__(self):
         return len(self.indices)
+
+
+class WeightedRandomSampler(Sampler):
+    """Places drawn with the given weights."""
+
+    def __init__(self, weights, num_samples, replacement=True, generator=None):
+        if not isinstance(num_samples, int) or isinstance(num_samples, bool) or num_samples <= 0:
+            raise ValueError(f"num_samples should be a positive integer value, but got num_samples={num_samples}")
+        self.weights = weights.tolist() if hasattr(weights, "tolist") else list(weights)
+        if not replacement and num_samples > sum(w > 0 for w in self.weights):
+            raise ValueError("WeightedRandomSampler: cannot draw more samples than there are weights above zero")
+        self.num_samples, self.replacement, self.generator = num_samples, replacement, generator
+
+    def __iter__(self):
+        chance = random.Random(_seed(self.generator))
+        places = range(len(self.weights))
+        if self.replacement:
+            yield from chance.choices(places, self.weights, k=self.num_samples)
+            return
+        # The smallest of exponential times, at rates that are the weights, are such a draw.
+        times = [(chance.expovariate(w), i) for i, w in zip(places, self.weights) if w > 0]
+        yield from (i for _, i in sorted(times)[: self.num_samples])
+
+    def __len__(self):
+        return self.num_samples
 
 
 class BatchSampler(Sampler):

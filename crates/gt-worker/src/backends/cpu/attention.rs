@@ -8,6 +8,7 @@
 use super::convert::{narrow, widen};
 use super::math;
 use super::product::{Float, Mat};
+use super::soon::Soon;
 use gt_ir::DType;
 use rows::{Visible, mask_row, times_row};
 use std::cell::UnsafeCell;
@@ -43,6 +44,15 @@ impl View {
         let [sb, sh, st, _] = self.strides;
         let elements = b as isize * sb + h as isize * sh + t as isize * st;
         self.at.wrapping_offset(elements * self.dtype.size() as isize)
+    }
+
+    /// The rows of a head among what is needed soon.
+    fn soon(&self, soon: Soon, (b, h): (usize, usize), rows: usize, width: usize) -> Soon {
+        let size = self.dtype.size();
+        match self.strides[3] == 1 {
+            true => soon.with(self.row(b, h, 0), self.strides[2] * size as isize, rows, width * size),
+            false => soon,
+        }
     }
 
     /// `group` heads of one row each as the rows of one head.
@@ -383,6 +393,9 @@ impl Attention {
         if self.causal { all / 2 } else { all }
     }
 }
+
+/// Tasks for each thread: enough for one that is late, and few enough that the heads of a task follow one another.
+const TASKS: usize = 8;
 
 /// Multiplications below which another thread is not worth its call.
 const ALONE: usize = 96 << 10;

@@ -2,9 +2,10 @@
 
 use super::super::convert::Lane;
 use super::super::product::{Mat, To, product};
+use super::super::soon::Soon;
 use super::super::threads::{Ptr, Threads};
 use super::rows::{blend_row, deltas, fold, harden};
-use super::{ALONE, Attention, Gradient, KEYS, LANES, Num, ROWS, Scratch, Sizes, View};
+use super::{ALONE, Attention, Gradient, KEYS, LANES, Num, ROWS, Scratch, Sizes, TASKS, View};
 use super::{close, matrix, number, same, turned, turned_pitch, write};
 use std::ops::Range;
 
@@ -71,10 +72,15 @@ fn backward_of<T: Num>(x: &Attention, g: &Gradient, threads: &Threads) {
         Sums { dk, dk_rs: s.width, dv: dk.wrapping_add(s.keys * s.width), dv_rs: s.value_width }
     };
     let alone = threads.count() == 1 || x.work() < ALONE;
-    let tasks = if alone { 1 } else { units * chunks };
+    let count = threads.count();
+    let tasks = if alone { 1 } else { (units * chunks).min(TASKS * count) };
     threads.run(tasks, &|t| {
-        for task in units * chunks * t / tasks..units * chunks * (t + 1) / tasks {
+        let parts = |t: usize| units * chunks * t / tasks..units * chunks * (t + 1) / tasks;
+        for task in parts(t) {
             let (u, c) = (task / chunks, task % chunks);
+            // The next part of this task, or what is likely to be this thread's next task.
+            let next = if task + 1 < parts(t).end { task + 1 } else { parts(t + count).start };
+            let soon = if list == 1 { soon(x, g, next).over(tiles(x)) } else { Soon::none() };
             let (b, kv) = (u / s.kv_heads, u % s.kv_heads);
             let to = sums(u, c);
             // SAFETY: the sums and the rows of `dq` are this task's own.
@@ -83,7 +89,8 @@ fn backward_of<T: Num>(x: &Attention, g: &Gradient, threads: &Threads) {
                 for item in list * c / chunks..list * (c + 1) / chunks {
                     let h = kv * x.group() + item / stretches;
                     let first = item % stretches * stretch;
-                    rows_backward(x, g, (b, h), first..(first + stretch).min(s.queries), &to, fresh);
+                    let rows = first..(first + stretch).min(s.queries);
+                    rows_backward(x, g, (b, h), rows, &to, fresh, &soon);
                     fresh = false;
                 }
                 if fresh {
@@ -132,6 +139,30 @@ struct Stretch<'a, T> {
     delta: *const T,
     dq: *mut T,
     dq_rs: usize,
+    soon: &'a Soon,
+}
+
+/// What head `u` reads and writes, whose rows are one stretch.
+fn soon(x: &Attention, g: &Gradient, u: usize) -> Soon {
+    let s = &x.sizes;
+    if u >= s.batch * s.kv_heads {
+        return Soon::none();
+    }
+    let head = (u / s.kv_heads, u % s.kv_heads);
+    let rows = [(&g.out, s.value_width), (&g.grad, s.value_width), (&x.q, s.width), (&g.dq, s.width)];
+    let keys = [(&x.k, s.width), (&x.v, s.value_width), (&g.dk, s.width), (&g.dv, s.value_width)];
+    let soon = rows.iter().fold(Soon::none(), |soon, (x, width)| x.soon(soon, head, s.queries, *width));
+    keys.iter().fold(soon, |soon, (x, width)| x.soon(soon, head, s.keys, *width))
+}
+
+/// Tiles of the products of a head, roughly.
+fn tiles(x: &Attention) -> usize {
+    let s = &x.sizes;
+    let (rows, keys) = (s.queries.div_ceil(12), s.keys.div_ceil(32));
+    let scores = 2 * rows * keys;
+    let rest = (rows + s.keys.div_ceil(12)) * s.width.div_ceil(32)
+        + s.keys.div_ceil(12) * s.value_width.div_ceil(32);
+    if x.causal { scores.div_ceil(2) + rest } else { scores + rest }
 }
 
 /// A stretch of rows: writes their part of `dq`, adds to the sums of keys and values, or begins them if they are `fresh`.
@@ -142,6 +173,7 @@ unsafe fn rows_backward<T: Num>(
     rows: Range<usize>,
     to: &Sums<T>,
     fresh: bool,
+    soon: &Soon,
 ) {
     let s = &x.sizes;
     let (m, d, dv) = (rows.len(), s.width, s.value_width);
@@ -172,7 +204,8 @@ unsafe fn rows_backward<T: Num>(
             product(m, d, 0, q, q, &To::new(dq, dq_rs));
         }
         let (q, grad) = (close(q, m, d, room_q), close(grad, m, dv, room_grad));
-        let stretch = Stretch { x, head: (b, h), rows: rows.clone(), q, grad, lse: lses, delta, dq, dq_rs };
+        let (head, rows) = ((b, h), rows.clone());
+        let stretch = Stretch { x, head, rows, q, grad, lse: lses, delta, dq, dq_rs, soon };
         for first in (0..seen).step_by(KEYS) {
             stretch.keys(first..(first + KEYS).min(seen), scratch, to, fresh);
         }
@@ -180,7 +213,7 @@ unsafe fn rows_backward<T: Num>(
             to.clear(s, seen);
         }
         if !straight {
-            write(room_dq, d, &g.dq, (b, h), rows.start, m, d);
+            write(room_dq, d, &g.dq, (b, h), stretch.rows.start, m, d);
         }
     }
 }
@@ -221,19 +254,20 @@ impl<T: Num> Stretch<'_, T> {
                 vt = turned(v, n, dv, scratch.take(dv * turned_pitch(n)));
             }
             let k = close(k, n, d, room_k);
+            let soon: *const Soon = self.soon;
             let p = Mat::new(probabilities as *const T, pitch as isize, 1);
             let ds = Mat::new(gradients as *const T, pitch as isize, 1);
             for i in (0..m).step_by(ROWS) {
                 let (rows, n) = (ROWS.min(m - i), self.seen(i, &keys));
                 let (p, at) = (probabilities.add(i * pitch), gradients.add(i * pitch));
-                product(rows, n, d, self.q.from(i, 0), kt, &To::new(p, pitch));
-                product(rows, n, dv, self.grad.from(i, 0), vt, &To::new(at, pitch));
+                product(rows, n, d, self.q.from(i, 0), kt, &To { soon, ..To::new(p, pitch) });
+                product(rows, n, dv, self.grad.from(i, 0), vt, &To { soon, ..To::new(at, pitch) });
                 let first = self.rows.start + i;
                 let seen = x.visible(first, keys.start..keys.start + n);
                 let scale = x.put_mask(self.head, first..first + rows, keys.start, seen, p, pitch);
                 let scales = (scale, T::of(x.scale));
                 harden(p, at, rows, pitch, seen, scales, self.lse.add(i), self.delta.add(i));
-                let dq = To { add: keys.start > 0, ..To::new(self.dq.add(i * self.dq_rs), self.dq_rs) };
+                let dq = To { add: keys.start > 0, soon, ..To::new(self.dq.add(i * self.dq_rs), self.dq_rs) };
                 product(rows, d, n, ds.from(i, 0), k, &dq);
             }
             // Keys sum over the rows that see them; blocks of rows before the first of those are left out.
@@ -244,9 +278,9 @@ impl<T: Num> Stretch<'_, T> {
                 }
                 let (count, row) = (ROWS.min(n - j), keys.start + j);
                 let (p, ds) = (p.from(i, j).t(), ds.from(i, j).t());
-                let dv_to = To { add: !fresh, ..To::new(to.dv.add(row * to.dv_rs), to.dv_rs) };
+                let dv_to = To { add: !fresh, soon, ..To::new(to.dv.add(row * to.dv_rs), to.dv_rs) };
                 product(count, dv, m - i, p, self.grad.from(i, 0), &dv_to);
-                let dk_to = To { add: !fresh, ..To::new(to.dk.add(row * to.dk_rs), to.dk_rs) };
+                let dk_to = To { add: !fresh, soon, ..To::new(to.dk.add(row * to.dk_rs), to.dk_rs) };
                 product(count, d, m - i, ds, self.q.from(i, 0), &dk_to);
             }
         }

@@ -2,11 +2,11 @@
 
 use super::super::convert::Lane;
 use super::super::product::{Mat, To, product};
+use super::super::soon::Soon;
 use super::super::threads::{Ptr, Threads};
 use super::rows::{blend_row, divide, larger, soften};
-use super::{
-    ALONE, Attention, KEYS, Num, ROWS, Scratch, View, close, matrix, same, turned, turned_pitch, write,
-};
+use super::{ALONE, Attention, KEYS, Num, ROWS, Scratch, TASKS, View};
+use super::{close, matrix, same, turned, turned_pitch, write};
 use std::ops::Range;
 
 /// A result of some keys for a block of rows, before the division by `sums`.
@@ -64,7 +64,10 @@ fn forward_of<T: Num>(x: &Attention, out: View, lse: Option<View>, threads: &Thr
             let keys = p * KEYS..((p + 1) * KEYS).min(x.seen(rows.end));
             if p == 0 || !keys.is_empty() {
                 // SAFETY: the partial result is this task's own.
-                unsafe { some_keys(x, head, rows, keys, None, Scratch::new(need::<T>(x)), &partial(u, p)) };
+                unsafe {
+                    let (scratch, to) = (Scratch::new(need::<T>(x)), partial(u, p));
+                    some_keys(x, head, rows, keys, None, scratch, &to, &Soon::none())
+                };
             }
         });
         threads.run(units, &|u| {
@@ -83,15 +86,19 @@ fn forward_of<T: Num>(x: &Attention, out: View, lse: Option<View>, threads: &Thr
     // A head is cut into tasks where there are few; those take turns at its blocks, for later ones see more.
     let heads = s.batch * s.heads;
     let cuts = if alone { 1 } else { (2 * count).div_ceil(heads).min(blocks) };
-    let tasks = if alone { 1 } else { heads * cuts };
+    let tasks = if alone { 1 } else { (heads * cuts).min(TASKS * count) };
     let straight = same::<T>(out.dtype) && out.strides[3] == 1 && out.strides[2] >= 0;
     threads.run(tasks, &|t| {
         let mut numbers = [T::default(); 4 * ROWS];
         let numbers = numbers.as_mut_ptr();
         let mut room = vec![T::default(); if straight && parts == 1 { 0 } else { 2 * ROWS * s.value_width }];
         let room = room.as_mut_ptr();
-        for part in heads * cuts * t / tasks..heads * cuts * (t + 1) / tasks {
+        let parts_of = |t: usize| heads * cuts * t / tasks..heads * cuts * (t + 1) / tasks;
+        for part in parts_of(t) {
             let (u, cut) = (part / cuts, part % cuts);
+            // The next head of this task, or what is likely to be this thread's next task.
+            let next = if part + 1 < parts_of(t).end { part + 1 } else { parts_of(t + count).start };
+            let soon = soon(x, &out, next / cuts).over(tiles(x) / cuts);
             let mut scratch = Scratch::new(need::<T>(x));
             // SAFETY: the keys exist; scratch is this thread's own.
             let ready =
@@ -110,10 +117,10 @@ fn forward_of<T: Num>(x: &Attention, out: View, lse: Option<View>, threads: &Thr
                 }
                 // SAFETY: the rows are this task's own.
                 unsafe {
-                    some_keys(x, head, rows.clone(), 0..KEYS.min(seen), ready, scratch, &whole);
+                    some_keys(x, head, rows.clone(), 0..KEYS.min(seen), ready, scratch, &whole, &soon);
                     for first in (KEYS..seen).step_by(KEYS) {
                         let keys = first..(first + KEYS).min(seen);
-                        some_keys(x, head, rows.clone(), keys, ready, scratch, &more);
+                        some_keys(x, head, rows.clone(), keys, ready, scratch, &more, &soon);
                         merge(&whole, &more, rows.len(), s.value_width);
                     }
                     finish(&whole, head, rows, s.value_width, &out, lse.as_ref());
@@ -121,6 +128,26 @@ fn forward_of<T: Num>(x: &Attention, out: View, lse: Option<View>, threads: &Thr
             }
         }
     });
+}
+
+/// What head `u` reads and writes.
+fn soon(x: &Attention, out: &View, u: usize) -> Soon {
+    let s = &x.sizes;
+    if u >= s.batch * s.heads {
+        return Soon::none();
+    }
+    let head = (u / s.heads, u % s.heads);
+    let kv = (head.0, head.1 / x.group());
+    let soon = x.v.soon(x.k.soon(Soon::none(), kv, s.keys, s.width), kv, s.keys, s.value_width);
+    let soon = x.q.soon(soon, head, s.queries, s.width);
+    out.soon(soon, head, s.queries, s.value_width)
+}
+
+/// Tiles of the products of a head, roughly.
+fn tiles(x: &Attention) -> usize {
+    let s = &x.sizes;
+    let all = s.queries.div_ceil(12) * (s.keys.div_ceil(32) + s.value_width.div_ceil(32));
+    if x.causal { all.div_ceil(2) } else { all }
 }
 
 /// Keys and values of a head as the right sides of products.
@@ -185,6 +212,7 @@ unsafe fn some_keys<T: Num>(
     ready: Option<Keys<T>>,
     mut scratch: Scratch<T>,
     to: &Partial<T>,
+    soon: &Soon,
 ) {
     let s = &x.sizes;
     let (m, n) = (rows.len(), keys.len());
@@ -199,12 +227,12 @@ unsafe fn some_keys<T: Num>(
             None => Keys::new(x, (b, h), keys.clone(), &mut scratch),
         };
         let first = keys.start - ready.first;
-        product(m, n, s.width, q, ready.k.from(0, first), &To::new(scores, pitch));
+        product(m, n, s.width, q, ready.k.from(0, first), &To { soon, ..To::new(scores, pitch) });
         let seen = x.visible(rows.start, keys.clone());
         let scale = x.put_mask((b, h), rows.clone(), keys.start, seen, scores, pitch);
         soften(scores, m, pitch, seen, scale, to.tops, to.sums);
         let p = Mat::new(scores as *const T, pitch as isize, 1);
-        product(m, s.value_width, n, p, ready.v.from(first, 0), &To::new(to.out, to.pitch));
+        product(m, s.value_width, n, p, ready.v.from(first, 0), &To { soon, ..To::new(to.out, to.pitch) });
     }
 }
 

@@ -51,6 +51,8 @@ const WORTH: usize = 96 << 10;
 const WORTH_READING: usize = 24 << 10;
 /// Parts of a split product have at least this many rows and columns.
 const LEAST: (usize, usize) = (24, 32);
+/// Elements of a part below which reading its operands weighs more than a thread that is late.
+const AREA: usize = 8 << 10;
 /// The most elements of a part whose result is used while it is in the cache.
 const CACHED: usize = 64 << 10;
 
@@ -79,9 +81,10 @@ impl Grid {
     fn new(m: usize, n: usize, k: usize, batches: usize, threads: usize, cached: bool) -> Grid {
         let (mut down, mut across) = (1, 1);
         let (work, worth) = if m <= FEW { (n * k, WORTH_READING) } else { (m * n * k, WORTH) };
-        // Two tasks for each thread leave room for one that is late; four where they are long.
-        let want = (batches * work / worth).min(threads * if batches * work >= 64 * WORTH { 4 } else { 2 });
-        let want = if threads == 1 || want <= threads { want.min(threads) } else { want };
+        // Two tasks for each thread leave room for one that is late, unless that makes them small.
+        let want = (batches * work / worth).min(2 * threads);
+        let small = m > FEW && batches * m * n < AREA * want;
+        let want = if threads == 1 || small || want <= threads { want.min(threads) } else { want };
         let least = if cached { (m * n).div_ceil(CACHED) } else { 1 };
         while batches * down * across < want || down * across < least {
             let rows = m / (2 * down) >= LEAST.0;
@@ -166,7 +169,7 @@ fn floats<T: Float>(
             let add = bias.as_ref().map(|x| lies(x, part.batch));
             let add = if turned { add.map(Mat::t) } else { add }.map(|x| x.from(part.row, part.col));
             let row = add.filter(|x| x.rs == 0 && x.cs == 1).map_or(std::ptr::null(), |x| x.at);
-            let to = To { at, rs: wide, add: false, bias: row };
+            let to = To { bias: row, ..To::new(at, wide) };
             // SAFETY: the operands hold these rows and columns by their maps; the part of the result is ours alone.
             unsafe {
                 let few = mm.rows <= FEW && !turned;

@@ -23,6 +23,7 @@ mod product;
 mod product_half;
 mod rows;
 mod runs;
+mod soon;
 mod sort;
 pub mod threads;
 mod tile;

@@ -423,6 +423,7 @@ impl Plan for CpuPlan {
     fn profile(&self, inputs: &mut Vec<Buffer>, slots: &[Slot]) -> Result<Vec<(String, f64)>, PlanError> {
         let bound = self.bind(inputs).map_err(|error| PlanError { instr: None, error })?;
         let bases = Bases { ptrs: &bound.ptrs, slots };
+        let _awake = self.long.then(|| self.threads.stay_awake());
         let mut took = Vec::with_capacity(self.plan.steps.len());
         for (i, step) in self.plan.steps.iter().enumerate() {
             let start = std::time::Instant::now();

@@ -6,6 +6,7 @@
 //! rows and long sums add up otherwise, for they are bound by memory: 64 bytes of partial sums, then their halves added.
 
 use super::isa;
+use super::soon::Soon;
 #[cfg(target_arch = "x86_64")]
 use std::cell::UnsafeCell;
 
@@ -63,11 +64,14 @@ pub struct To<T> {
     pub add: bool,
     /// A row added to the finished sums, or null.
     pub bias: *const T,
+    /// What the caller needs after this, or null: asked for on the way.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    pub soon: *const Soon,
 }
 
 impl<T> To<T> {
     pub fn new(at: *mut T, rs: usize) -> To<T> {
-        To { at, rs, add: false, bias: std::ptr::null() }
+        To { at, rs, add: false, bias: std::ptr::null(), soon: std::ptr::null() }
     }
 }
 
@@ -258,7 +262,7 @@ mod tests {
                 let pitch = n + 3;
                 let mut c = numbers(m * pitch, 4);
                 let before = c.clone();
-                let to = To { at: c.as_mut_ptr(), rs: pitch, add: layout == 1, bias: bias.as_ptr() };
+                let to = To { add: layout == 1, bias: bias.as_ptr(), ..To::new(c.as_mut_ptr(), pitch) };
                 // SAFETY: the sizes are those of the vectors.
                 unsafe { product(m, n, k, ma, mb, &to) };
                 let a64: Vec<f64> = a.iter().map(|&x| x as f64).collect();

@@ -1,5 +1,7 @@
 //! The vector registers that the kernels of `product` are written for, and transposition into panels.
 
+use super::Mat;
+use super::twelve::{self, Ahead};
 use std::arch::x86_64::*;
 
 /// A vector register of the unit at hand.
@@ -20,6 +22,10 @@ pub trait Vector: Copy {
     /// `a * b + self`.
     unsafe fn fma(self, a: Self, b: Self) -> Self;
     unsafe fn plus(self, b: Self) -> Self;
+    /// True if a tile of twelve rows of two vectors has a loop of its own.
+    const TWELVE: bool = false;
+    /// Adds `k` terms to such a tile's sums.
+    unsafe fn twelve(_: *mut Self, _: usize, _: Mat<Self::T>, _: *const Self::T, _: isize, _: Ahead) {}
     /// `to[p * step + j] = from[j * stride + p]` for `rows` of j and `cols` of p.
     unsafe fn turn(
         from: *const Self::T,
@@ -32,8 +38,9 @@ pub trait Vector: Copy {
 }
 
 macro_rules! wide {
-    ($v:ty, $t:ty, $mask:ty, $lanes:expr, $zero:ident $set:ident $load:ident $mload:ident $store:ident $mstore:ident $fma:ident $add:ident) => {
+    ($v:ty, $t:ty, $mask:ty, $lanes:expr, $zero:ident $set:ident $load:ident $mload:ident $store:ident $mstore:ident $fma:ident $add:ident $($more:tt)*) => {
         impl Vector for $v {
+            $($more)*
             type T = $t;
             type Mask = $mask;
             const LANES: usize = $lanes;
@@ -90,7 +97,12 @@ macro_rules! wide {
 }
 
 wide!(__m512, f32, __mmask16, 16, _mm512_setzero_ps _mm512_set1_ps _mm512_loadu_ps _mm512_maskz_loadu_ps
-    _mm512_storeu_ps _mm512_mask_storeu_ps _mm512_fmadd_ps _mm512_add_ps);
+_mm512_storeu_ps _mm512_mask_storeu_ps _mm512_fmadd_ps _mm512_add_ps
+const TWELVE: bool = true;
+#[inline(always)]
+unsafe fn twelve(sums: *mut __m512, k: usize, a: Mat<f32>, b: *const f32, b_rs: isize, ahead: Ahead) {
+    unsafe { twelve::twelve(&mut *(sums as *mut [[__m512; 2]; 12]), k, a, b, b_rs, ahead) }
+});
 wide!(__m512d, f64, __mmask8, 8, _mm512_setzero_pd _mm512_set1_pd _mm512_loadu_pd _mm512_maskz_loadu_pd
     _mm512_storeu_pd _mm512_mask_storeu_pd _mm512_fmadd_pd _mm512_add_pd);
 

@@ -8,147 +8,124 @@ use std::arch::x86_64::*;
 
 #[path = "product_few.rs"]
 mod few;
+#[path = "product_twelve.rs"]
+mod twelve;
 #[path = "product_vector.rs"]
 mod vector;
 
 use few::few;
+use twelve::{Ahead, LEFTS, RIGHTS, ROUND};
 use vector::Vector;
 pub use vector::turn_words;
 
-/// What a tile fetches while it computes, a cache line for each term: lines of the next block of the left side.
-#[derive(Clone, Copy)]
-struct Ahead {
-    at: *const i8,
-    /// Bytes from a line to the next.
-    step: isize,
-}
-
-impl Ahead {
-    /// The lines for tile `t` of a block of `rows` rows, whose left side goes on at `next`.
-    #[inline(always)]
-    fn new<T>(next: Mat<T>, t: usize, rows: usize) -> Option<Ahead> {
-        let size = std::mem::size_of::<T>();
-        let first = t * (LINE / size);
-        let step = match (next.rs, next.cs) {
-            (1, step) if first < rows => step,
-            (step, 1) if first < BLOCK_TERMS => step,
-            _ => return None,
-        };
-        Some(Ahead { at: next.at.wrapping_add(first) as *const i8, step: step * size as isize })
-    }
-}
-
-/// `R` rows by `N` vectors of a result, over `k` terms. The last vector of a row has the lanes of `mask`. If `fetch`, the
-/// result is fetched while its sums are made.
-#[inline(always)]
-unsafe fn tile<V: Vector, const R: usize, const N: usize, const AHEAD: bool>(
+/// What a tile of a result is made of, over `k` terms.
+struct Tile<V: Vector> {
     k: usize,
     a: Mat<V::T>,
     b: *const V::T,
     b_rs: isize,
+    /// The lanes of the last vector of a row, and whether those are all.
     mask: V::Mask,
-    c: &To<V::T>,
-    fetch: bool,
-    ahead: Option<Ahead>,
-) {
-    // SAFETY: as the caller of `product` promises.
-    unsafe {
-        let mut sums = [[V::zero(); N]; R];
-        let at = |i: usize, j: usize| c.at.add(i * c.rs + j * V::LANES);
-        if c.add {
-            for (i, row) in sums.iter_mut().enumerate() {
-                for (j, sum) in row.iter_mut().enumerate() {
-                    *sum = if j == N - 1 { V::load_some(at(i, j), mask) } else { V::load(at(i, j)) };
-                }
-            }
-        }
-        if fetch && !c.add {
-            // The lines of the result are there when they are written.
-            for i in 0..R {
-                for j in 0..N {
-                    _mm_prefetch::<_MM_HINT_ET0>(at(i, j) as *const i8);
-                }
-            }
-        }
+    whole: bool,
+}
+
+impl<V: Vector> Tile<V> {
+    /// Adds the terms to `R` rows by `N` vectors of sums.
+    #[inline(always)]
+    unsafe fn add<const R: usize, const N: usize>(&self, sums: &mut [[V; N]; R]) {
+        let (a, mut b) = (self.a, self.b);
         // Three rows to a pointer: few enough to stay in registers.
         let mut heads = [a.at; 4];
         for (g, head) in heads.iter_mut().enumerate() {
             *head = head.wrapping_offset(3 * g as isize * a.rs);
         }
-        let mut b = b;
-        let mut ahead = ahead.unwrap_or(Ahead { at: std::ptr::null(), step: 0 });
-        for _ in 0..k {
-            if AHEAD {
-                _mm_prefetch::<_MM_HINT_T1>(ahead.at);
-                ahead.at = ahead.at.wrapping_offset(ahead.step);
-            }
-            let mut line = [V::zero(); N];
-            for (j, x) in line.iter_mut().enumerate() {
-                let at = b.wrapping_add(j * V::LANES);
-                *x = if j == N - 1 { V::load_some(at, mask) } else { V::load(at) };
-            }
-            for i in 0..R {
-                let x = V::splat(heads[i / 3].wrapping_offset((i % 3) as isize * a.rs));
-                for j in 0..N {
-                    sums[i][j] = sums[i][j].fma(x, line[j]);
+        for _ in 0..self.k {
+            // SAFETY: as the caller of `product` promises.
+            unsafe {
+                let mut line = [V::zero(); N];
+                for (j, x) in line.iter_mut().enumerate() {
+                    let at = b.wrapping_add(j * V::LANES);
+                    *x = if j == N - 1 { V::load_some(at, self.mask) } else { V::load(at) };
+                }
+                for i in 0..R {
+                    let x = V::splat(heads[i / 3].wrapping_offset((i % 3) as isize * a.rs));
+                    for j in 0..N {
+                        sums[i][j] = sums[i][j].fma(x, line[j]);
+                    }
                 }
             }
             for head in heads.iter_mut().take(R.div_ceil(3)) {
                 *head = head.wrapping_offset(a.cs);
             }
-            b = b.wrapping_offset(b_rs);
+            b = b.wrapping_offset(self.b_rs);
         }
-        if !c.bias.is_null() {
-            for j in 0..N {
-                let at = c.bias.add(j * V::LANES);
-                let x = if j == N - 1 { V::load_some(at, mask) } else { V::load(at) };
-                for row in sums.iter_mut() {
-                    row[j] = row[j].plus(x);
+    }
+
+    /// `R` rows by `N` vectors of a result.
+    #[inline(always)]
+    unsafe fn make<const R: usize, const N: usize>(&self, c: &To<V::T>, ahead: &Ahead) {
+        // SAFETY: as the caller of `product` promises.
+        unsafe {
+            let mut sums = [[V::zero(); N]; R];
+            let mask = self.mask;
+            let at = |i: usize, j: usize| c.at.add(i * c.rs + j * V::LANES);
+            if c.add {
+                for (i, row) in sums.iter_mut().enumerate() {
+                    for (j, sum) in row.iter_mut().enumerate() {
+                        *sum = if j == N - 1 { V::load_some(at(i, j), mask) } else { V::load(at(i, j)) };
+                    }
+                }
+            }
+            if V::TWELVE && R == 12 && N == 2 && self.whole {
+                V::twelve(&raw mut sums as *mut V, self.k, self.a, self.b, self.b_rs, *ahead);
+            } else {
+                if ahead.result_step != 0 {
+                    for i in 0..R as isize {
+                        _mm_prefetch::<_MM_HINT_T0>(ahead.result.wrapping_offset(i * ahead.result_step));
+                    }
+                }
+                self.add(&mut sums);
+            }
+            if !c.bias.is_null() {
+                for j in 0..N {
+                    let at = c.bias.add(j * V::LANES);
+                    let x = if j == N - 1 { V::load_some(at, mask) } else { V::load(at) };
+                    for row in sums.iter_mut() {
+                        row[j] = row[j].plus(x);
+                    }
+                }
+            }
+            for (i, row) in sums.iter().enumerate() {
+                for (j, sum) in row.iter().enumerate() {
+                    if j == N - 1 { sum.store_some(at(i, j), mask) } else { sum.store(at(i, j)) }
                 }
             }
         }
-        for (i, row) in sums.iter().enumerate() {
-            for (j, sum) in row.iter().enumerate() {
-                if j == N - 1 { sum.store_some(at(i, j), mask) } else { sum.store(at(i, j)) }
-            }
-        }
     }
-}
 
-/// A tile of `rows` rows.
-#[inline(always)]
-unsafe fn tile_of<V: Vector, const N: usize>(
-    rows: usize,
-    k: usize,
-    a: Mat<V::T>,
-    b: *const V::T,
-    b_rs: isize,
-    mask: V::Mask,
-    c: &To<V::T>,
-    fetch: bool,
-    ahead: Option<Ahead>,
-) {
-    macro_rules! rows {
-        ($($r:literal)*) => {
-            // SAFETY: passed on from the caller.
-            unsafe {
-                match rows {
-                    // Most tiles are whole; the others need not fetch.
-                    12 if V::ROWS == 12 && ahead.is_some() => tile::<V, 12, N, true>(k, a, b, b_rs, mask, c, fetch, ahead),
-                    6 if V::ROWS == 6 && ahead.is_some() => tile::<V, 6, N, true>(k, a, b, b_rs, mask, c, fetch, ahead),
-                    $($r if $r <= V::ROWS => tile::<V, $r, N, false>(k, a, b, b_rs, mask, c, fetch, None),)*
-                    _ => {}
+    /// A tile of `rows` rows.
+    #[inline(always)]
+    unsafe fn of_rows<const N: usize>(&self, rows: usize, c: &To<V::T>, ahead: &Ahead) {
+        macro_rules! rows {
+            ($($r:literal)*) => {
+                // SAFETY: passed on from the caller.
+                unsafe {
+                    match rows {
+                        $($r if $r <= V::ROWS => self.make::<$r, N>(c, ahead),)*
+                        _ => {}
+                    }
                 }
-            }
-        };
+            };
+        }
+        rows!(1 2 3 4 5 6 7 8 9 10 11 12)
     }
-    rows!(1 2 3 4 5 6 7 8 9 10 11 12)
 }
 
-/// Rows and terms of a block: the left side of one stays in the second-level cache.
-const BLOCK_ROWS: usize = 528;
+/// Terms of a block: a panel of the right side and a tile of the left side stay in the first-level cache.
 const BLOCK_TERMS: usize = 256;
-/// Bytes of a result that is not in the second-level cache when it is written.
+/// Rows of a block: its left side stays in the second-level cache.
+const BLOCK_ROWS: usize = 528;
+/// Bytes of an operand or a result that is hardly in the second-level cache when it is needed.
 const LARGE: usize = 128 << 10;
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -167,6 +144,32 @@ fn aliased<T>(a: &Mat<T>, n: usize, k: usize, width: usize) -> bool {
     a.cs == 1 && step.is_multiple_of(4096) && n >= 2 * width && k >= 64
 }
 
+/// One product, and how it is cut into blocks.
+struct Job<'a, V: Vector> {
+    n: usize,
+    k: usize,
+    a: Mat<V::T>,
+    b: Mat<V::T>,
+    c: &'a To<V::T>,
+    /// Room for a copy of a block of the left side, where it is copied.
+    lefts: Option<*mut V::T>,
+    /// Room for a panel of the right side, where it is copied.
+    panel: Option<*mut V::T>,
+    /// Operands and result are so large that they are asked for before they are needed.
+    large: bool,
+}
+
+/// A part of the sums: `rows` rows from `top` on, `terms` terms from `first` on.
+#[derive(Clone, Copy)]
+struct Block<T> {
+    top: usize,
+    rows: usize,
+    first: usize,
+    terms: usize,
+    /// Where its left side is read.
+    left: Mat<T>,
+}
+
 #[inline(always)]
 unsafe fn product<V: Vector>(m: usize, n: usize, k: usize, a: Mat<V::T>, b: Mat<V::T>, c: &To<V::T>) {
     let size = std::mem::size_of::<V::T>();
@@ -175,80 +178,140 @@ unsafe fn product<V: Vector>(m: usize, n: usize, k: usize, a: Mat<V::T>, b: Mat<
         if m <= super::FEW && k >= super::LONG {
             return few::<V>(m, n, k, a, b, c);
         }
-        let width = 2 * V::LANES;
         let copy = b.cs != 1 || (m >= 24 && b.rs as usize * size >= 1024);
-        let panel = BLOCK_TERMS * width;
-        // A cache line more than the terms, so that the rows of the copy begin in different sets.
-        let pitch = BLOCK_TERMS + LINE / size;
-        let pack = aliased(&a, n, k, width);
-        let block = if pack { BLOCK_ROWS * pitch } else { 0 };
+        let panel = BLOCK_TERMS * 2 * V::LANES;
+        let pack = aliased(&a, n, k, 2 * V::LANES);
+        let block = if pack { BLOCK_ROWS * row_pitch::<V>() } else { 0 };
         let room = if copy || pack { panels((panel + block) * size) as *mut V::T } else { c.at };
-        let lefts = room.wrapping_add(panel);
-        let fetch = m * n * size >= LARGE;
+        let lefts = pack.then_some(room.wrapping_add(panel));
+        let large = (m * n).max(m * k).max(n * k) * size >= LARGE;
+        let job = Job::<V> { n, k, a, b, c, lefts, panel: copy.then_some(room), large };
         let most = m.div_ceil(m.div_ceil(BLOCK_ROWS)).next_multiple_of(V::ROWS);
         for top in (0..m).step_by(most) {
-            let rows = most.min(m - top);
             for first in (0..k).step_by(BLOCK_TERMS) {
-                let terms = BLOCK_TERMS.min(k - first);
-                let last = first + terms == k;
-                let mut left = a.from(top, first);
-                if pack {
-                    copy_lines::<V>(left, lefts, pitch, rows, terms);
-                    left = Mat::new(lefts, pitch as isize, 1);
-                }
-                let next = (!last).then(|| a.from(top, first + terms));
-                let mut done = 0;
-                for col in (0..n).step_by(width) {
-                    let cols = width.min(n - col);
-                    let from = b.from(first, col);
-                    let (right, right_rs) =
-                        if copy { (room as *const V::T, width as isize) } else { (from.at, b.rs) };
-                    if copy {
-                        fill::<V>(from, room, width, terms, cols);
-                    }
-                    let wide = cols > V::LANES;
-                    let mask = V::mask(if wide { cols - V::LANES } else { cols });
-                    let mut i = 0;
-                    while i < rows {
-                        let r = share(rows - i, V::ROWS);
-                        let to = To {
-                            at: c.at.add((top + i) * c.rs + col),
-                            rs: c.rs,
-                            add: c.add || first > 0,
-                            bias: if last && !c.bias.is_null() { c.bias.add(col) } else { std::ptr::null() },
-                        };
-                        let ahead = next.and_then(|next| Ahead::new(next, done, rows));
-                        if wide {
-                            tile_of::<V, 2>(
-                                r,
-                                terms,
-                                left.from(i, 0),
-                                right,
-                                right_rs,
-                                mask,
-                                &to,
-                                fetch,
-                                ahead,
-                            );
-                        } else {
-                            tile_of::<V, 1>(
-                                r,
-                                terms,
-                                left.from(i, 0),
-                                right,
-                                right_rs,
-                                mask,
-                                &to,
-                                fetch,
-                                ahead,
-                            );
-                        }
-                        i += r;
-                        done += 1;
-                    }
-                }
+                job.block(top, most.min(m - top), first, BLOCK_TERMS.min(k - first));
             }
         }
+    }
+}
+
+/// Elements from a row of a copied left side to the next: a cache line more than the terms, so that rows begin in different
+/// sets.
+#[inline(always)]
+fn row_pitch<V: Vector>() -> usize {
+    BLOCK_TERMS + LINE / std::mem::size_of::<V::T>()
+}
+
+impl<V: Vector> Job<'_, V> {
+    const WIDTH: usize = 2 * V::LANES;
+
+    /// Adds the products of a block to the result, or begins it.
+    #[inline(always)]
+    unsafe fn block(&self, top: usize, rows: usize, first: usize, terms: usize) {
+        let mut block = Block { top, rows, first, terms, left: self.a.from(top, first) };
+        // SAFETY: as the caller promises.
+        unsafe {
+            if let Some(room) = self.lefts {
+                copy_lines::<V>(block.left, room, row_pitch::<V>(), rows, terms);
+                block.left = Mat::new(room, row_pitch::<V>() as isize, 1);
+            }
+            for col in (0..self.n).step_by(Self::WIDTH) {
+                self.columns(&block, col);
+            }
+        }
+    }
+
+    /// A panel of columns from `col` on, over all rows of a block.
+    #[inline(always)]
+    unsafe fn columns(&self, block: &Block<V::T>, col: usize) {
+        let (c, terms) = (self.c, block.terms);
+        let (cols, last) = (Self::WIDTH.min(self.n - col), block.first + terms == self.k);
+        let from = self.b.from(block.first, col);
+        let wide = cols > V::LANES;
+        // SAFETY: as the caller promises.
+        unsafe {
+            let (right, right_rs) = match self.panel {
+                Some(room) => {
+                    fill::<V>(from, room, Self::WIDTH, terms, cols);
+                    (room as *const V::T, Self::WIDTH as isize)
+                }
+                None => (from.at, self.b.rs),
+            };
+            let mask = V::mask(if wide { cols - V::LANES } else { cols });
+            let (mut i, mut t) = (0, 0);
+            while i < block.rows {
+                let r = share(block.rows - i, V::ROWS);
+                let to = To {
+                    at: c.at.add((block.top + i) * c.rs + col),
+                    rs: c.rs,
+                    soon: c.soon,
+                    add: c.add || block.first > 0,
+                    bias: if last && !c.bias.is_null() { c.bias.add(col) } else { std::ptr::null() },
+                };
+                let whole = cols == Self::WIDTH;
+                let tile =
+                    Tile::<V> { k: terms, a: block.left.from(i, 0), b: right, b_rs: right_rs, mask, whole };
+                let ahead = self.ahead(block, col, i, t);
+                if wide {
+                    tile.of_rows::<2>(r, &to, &ahead);
+                } else {
+                    tile.of_rows::<1>(r, &to, &ahead);
+                }
+                if !c.soon.is_null() {
+                    (*c.soon).ask();
+                }
+                i += r;
+                t += 1;
+            }
+        }
+    }
+
+    /// What tile `t` of a panel, which begins at row `i`, is to ask for: the left side of the next tile where it is read for
+    /// the first time, or some of the next block's where that lies across; some of the next panel; the next tile's result.
+    #[inline(always)]
+    fn ahead(&self, block: &Block<V::T>, col: usize, i: usize, t: usize) -> Ahead {
+        let size = std::mem::size_of::<V::T>();
+        let each = LINE / size;
+        let bytes = |elements: isize| elements * size as isize;
+        let (a, b, c, terms) = (self.a, self.b, self.c, block.terms);
+        let at = |x: Mat<V::T>| x.at as *const i8;
+        let mut ahead = Ahead::none(at(a));
+        if !self.large {
+            return ahead;
+        }
+        let more = i + V::ROWS < block.rows;
+        if self.lefts.is_none() && a.cs == 1 {
+            if col == 0 && more {
+                ahead.left = at(block.left.from(i + V::ROWS, 0));
+                (ahead.left_step, ahead.left_turn) =
+                    (bytes(a.rs), LINE as isize - bytes(LEFTS as isize * a.rs));
+            }
+        } else if block.first + terms < self.k {
+            // Along the lines: the first line of each row or term of the next block, then the second.
+            let (rs, lines) = if a.cs == 1 { (a.rs, terms / each) } else { (a.cs, block.rows / each) };
+            let t = t + col / Self::WIDTH * block.rows.div_ceil(V::ROWS);
+            let (line, start) = (t % lines.max(1), t / lines.max(1) * (terms / ROUND * LEFTS));
+            let from = a.from(block.top, block.first + terms).at;
+            ahead.left = from.wrapping_offset((line * each) as isize + start as isize * rs) as *const i8;
+            ahead.left_step = bytes(rs);
+        }
+        if block.first == 0 && more {
+            ahead.result = c.at.wrapping_add((block.top + i + V::ROWS) * c.rs + col) as *const i8;
+            ahead.result_step = bytes(c.rs as isize);
+        }
+        let next = match col + Self::WIDTH < self.n {
+            true => b.from(block.first, col + Self::WIDTH),
+            false if block.first + terms < self.k => b.from(block.first + terms, 0),
+            false => return ahead,
+        };
+        if b.cs == 1 {
+            ahead.right = at(next.from(t / 2 * (terms / ROUND * RIGHTS), t % 2 * each));
+            ahead.right_step = bytes(b.rs);
+        } else if b.rs == 1 {
+            ahead.right = at(next.from(t * each % terms.max(1), 0));
+            ahead.right_step = bytes(b.cs);
+        }
+        ahead
     }
 }
 

@@ -64,7 +64,7 @@ fn is_slotted(word: &Word) -> bool {
     match word {
         Word::Number(num, _) => matches!(num, Num::Slot(_)),
         Word::Start(map) => !map.slots.is_empty(),
-        Word::Address(_) | Word::Scratch(_) | Word::Failed => false,
+        Word::Address(_) | Word::Byte(..) | Word::Scratch(_) | Word::Failed => false,
     }
 }
 
@@ -74,7 +74,7 @@ impl Launch {
         kernel.function.allow_shared(from.shared)?;
         let words = || from.args.iter().flat_map(|arg| &arg.fills).map(|fill| &fill.word);
         let storages = words().filter_map(|word| match word {
-            Word::Address(storage) => Some(*storage),
+            Word::Address(storage) | Word::Byte(storage, _) => Some(*storage),
             _ => None,
         });
         Ok(Launch {
