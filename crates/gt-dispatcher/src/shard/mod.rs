@@ -18,7 +18,6 @@ pub use rewrite::{From, Local, Template, rewrite};
 
 use gt_ir::layout::{Layout, Layouts, place};
 use gt_ir::{Result, Structure, Ty, bail};
-use gt_net::process::give_way;
 use smallvec::SmallVec;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -171,13 +170,9 @@ pub fn divide(ask: &Ask) -> Result<Option<Divided>> {
     Ok(Some(Divided { parts, outs, thought }))
 }
 
-/// The nice value of a thread that divides a program: one session waits for it, and all others for the processor.
-const NICE: i32 = 10;
-
 /// Divides a program on a thread of its own and tells the answer. A panic is an error like others.
 pub fn divide_aside(ask: Arc<Ask>, tell: impl FnOnce(Answer) + Send + 'static) {
     let work = move || {
-        give_way(NICE);
         let done = catch_unwind(AssertUnwindSafe(|| divide(&ask).map(|d| d.map(Arc::new))));
         tell(done.unwrap_or_else(|_| bail!(Runtime, "planning failed: see the server's log")));
     };

@@ -1,0 +1,161 @@
+//! Programs over several workers that come again: they go as they went, and what is wrong with them is still found.
+
+#[path = "../../gt-worker/tests/common/mod.rs"]
+mod common;
+
+use common::{full, mul_add};
+use gt_dispatcher::{Action, Config, Event, Machine};
+use gt_ir::{Program, TensorId};
+use gt_net::msg::{
+    Batch, ClientMsg, Run, SessionId, SessionMsg, Share, WorkerCmd, WorkerId, WorkerInfo, WorkerMsg,
+};
+use std::sync::Arc;
+
+const S: SessionId = SessionId(1);
+const WORKERS: u32 = 3;
+
+struct Rig {
+    machine: Machine,
+    seq: u64,
+}
+
+/// Workers that divide whatever can be divided.
+fn rig() -> Rig {
+    let mut rig = Rig { machine: Machine::new(Config::default()), seq: 0 };
+    (0..WORKERS).for_each(|i| drop(rig.add_worker(i)));
+    let vars = [("GT_AUTO_SHARD", "1"), ("GT_SHARD_MIN", "0")];
+    let vars = vars.map(|(name, value)| (name.to_string(), value.to_string())).to_vec();
+    rig.step(Event::ClientUp { session: S, name: "c".into(), vars });
+    rig
+}
+
+impl Rig {
+    fn step(&mut self, event: Event) -> Vec<Action> {
+        let mut out = Vec::new();
+        self.machine.step(0, event, &mut out);
+        self.machine.check_invariants().unwrap();
+        out
+    }
+
+    fn add_worker(&mut self, i: u32) -> Vec<Action> {
+        let info = WorkerInfo {
+            name: format!("w{i}"),
+            backend: "test".into(),
+            device: "test".into(),
+            threads: 1,
+            memory: 1 << 30,
+            endpoint: None,
+            ticket_key: [0; 16],
+            process: gt_net::process::Process::this(),
+            gangs: true,
+            speed: Default::default(),
+        };
+        self.step(Event::WorkerUp { worker: WorkerId(i), info })
+    }
+
+    /// Sends a program, and has all its workers finish it.
+    fn run(&mut self, program: Program) -> Vec<Action> {
+        self.seq += 1;
+        let seq = self.seq;
+        let runs = vec![Run { seq, program, prefix: None }];
+        let sent = self.step(Event::Client(S, ClientMsg::Batch(Batch { runs, ..Batch::default() })));
+        for (worker, _) in shares(&sent) {
+            let update = WorkerMsg::Update {
+                session: S,
+                finished: vec![seq],
+                values: Vec::new(),
+                failures: Vec::new(),
+                spared: Vec::new(),
+                compiled: Vec::new(),
+                session_bytes: 0,
+            };
+            self.step(Event::Worker(worker, update));
+        }
+        sent
+    }
+}
+
+/// What goes to the workers of a gang.
+fn shares(actions: &[Action]) -> Vec<(WorkerId, Share)> {
+    let pick = |a: &Action| match a {
+        Action::ToWorker(worker, WorkerCmd::Gang { share, .. }) => Some((*worker, share.clone())),
+        _ => None,
+    };
+    actions.iter().filter_map(pick).collect()
+}
+
+/// The errors among some actions.
+fn errors(actions: &[Action]) -> Vec<String> {
+    let failures = |a: &Action| match a {
+        Action::ToClient(_, SessionMsg::Update { failures, .. }) => failures.clone(),
+        _ => Vec::new(),
+    };
+    actions.iter().flat_map(failures).map(|(_, failure)| failure.error.to_string()).collect()
+}
+
+#[test]
+fn a_program_that_comes_again_goes_as_it_went() {
+    let mut rig = rig();
+    rig.run(full(9, 1, 1));
+    rig.run(full(9, 1, 2));
+    // Each uses up what the one before made.
+    let sent: Vec<_> =
+        (3..8).map(|out| shares(&rig.run(mul_add(9, out - 1, 1, 2, [true, false], out)))).collect();
+    for (shares, out) in sent.iter().zip(3..) {
+        assert_eq!(shares.len(), WORKERS as usize);
+        let (_, first) = &shares[0];
+        assert_eq!(first.ids.inputs, [TensorId(out - 1), TensorId(1)]);
+        assert_eq!((&first.ids.outs, &first.ids.frees), (&vec![TensorId(out)], &vec![TensorId(out - 1)]));
+        for ((_, share), (_, before)) in shares.iter().zip(&sent[0]) {
+            assert!(Arc::ptr_eq(&share.ids, &first.ids), "there once for all workers");
+            assert!(Arc::ptr_eq(&share.structure, &before.structure), "divided once");
+        }
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_program_that_comes_again_is_found() {
+    let mut rig = rig();
+    for out in 1..3 {
+        rig.run(full(9, 1, out));
+    }
+    for out in 3..6 {
+        assert_eq!(shares(&rig.run(mul_add(9, 1, 2, 2, [false, false], out))).len(), WORKERS as usize);
+    }
+    let wrong = [
+        (mul_add(9, 1, 77, 2, [false, false], 10), "does not exist"),
+        (mul_add(9, 1, 1, 2, [false, false], 11), "is an input twice"),
+        (mul_add(9, 1, 2, 2, [false, false], 5), "is written twice"),
+    ];
+    for (program, why) in wrong {
+        let told = rig.run(program);
+        assert!(shares(&told).is_empty());
+        assert!(errors(&told).iter().any(|error| error.contains(why)), "{why}: {told:?}");
+    }
+    // Another type under the same number of the same structure, and then the right ones again.
+    rig.run(full(12, 1, 20));
+    let told = rig.run(mul_add(9, 20, 2, 2, [false, false], 21));
+    assert!(errors(&told).iter().any(|error| error.contains("not")), "{told:?}");
+    assert_eq!(shares(&rig.run(mul_add(9, 1, 2, 2, [false, false], 22))).len(), WORKERS as usize);
+}
+
+#[test]
+fn another_worker_ends_the_old_course() {
+    let mut rig = rig();
+    rig.run(full(12, 1, 1));
+    rig.run(full(12, 1, 2));
+    for out in 3..6 {
+        rig.run(mul_add(12, 1, 2, 2, [false, false], out));
+    }
+    rig.add_worker(WORKERS);
+    rig.run(full(12, 1, 10));
+    rig.run(full(12, 1, 11));
+    let sent = shares(&rig.run(mul_add(12, 10, 11, 2, [false, false], 12)));
+    assert_eq!(sent.len(), WORKERS as usize + 1);
+    rig.step(Event::WorkerGone { worker: WorkerId(1), reason: "gone".into() });
+    rig.run(full(12, 1, 20));
+    rig.run(full(12, 1, 21));
+    let sent = shares(&rig.run(mul_add(12, 20, 21, 2, [false, false], 22)));
+    let workers: Vec<u32> = sent.iter().map(|(worker, _)| worker.0).collect();
+    assert_eq!(workers, [0, 2, 3]);
+}
