@@ -59,3 +59,18 @@ def test_the_session_goes_on():
         with pytest.raises(IndexError):
             bad_read(gt.arange(5)).tolist()
         assert (gt.ones(3) + 1).tolist() == [2, 2, 2]
+
+
+@pytest.mark.local_only
+def test_sums_of_more_than_fits_fail_alone(run_python):
+    # The elements are never made, but what their sum needs on the way is more than a worker has.
+    script = """
+import gt
+for make in (gt.zeros, gt.arange):
+    try:
+        make(10**14).sum().item()
+        print("no error")
+    except gt.OutOfMemoryError:
+        print(gt.ones(3).sum().item())
+"""
+    assert run_python(script, env={"GT_BACKEND": "cpu"}).stdout.split() == ["3.0", "3.0"]

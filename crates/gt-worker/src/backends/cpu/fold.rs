@@ -469,6 +469,15 @@ pub struct FoldStep {
 }
 
 impl FoldStep {
+    /// Bytes that the results of blocks take on the way to the whole.
+    pub fn scratch(&self) -> usize {
+        let (kept, reduced, inner) = (self.order.kept, self.order.reduced, self.order.inner);
+        let blocks = reduced.div_ceil(BLOCK);
+        let parts = if blocks > 1 { blocks } else { 0 };
+        let wide = usize::from(!super::convert::is_native(self.dtype));
+        kept.saturating_mul(inner).saturating_mul(parts + wide).saturating_mul(8)
+    }
+
     pub fn run(&self, bases: Bases, threads: &Threads) {
         match Lane::of(self.dtype) {
             Lane::F32 => self.typed::<Fast>(bases, threads),

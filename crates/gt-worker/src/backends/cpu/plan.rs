@@ -59,7 +59,7 @@ impl CpuPlan {
         pool: Arc<Pool>,
         threads: Arc<Threads>,
     ) -> CpuPlan {
-        let ready = plan
+        let ready: Vec<Option<Ready>> = plan
             .steps
             .iter()
             .map(|step| match &step.work {
@@ -82,12 +82,18 @@ impl CpuPlan {
             .collect();
         let outs: usize = plan.storages.iter().filter(|s| s.place == Place::Out).map(|s| s.bytes).sum();
         let reserve = plan.arena + outs;
+        let folds = ready.iter().flatten().map(|r| match r {
+            Ready::Fold(fold) => fold.scratch(),
+            Ready::Kernel(_) => 0,
+        });
+        let aside = folds.max().unwrap_or(0);
         let products = plan.steps.iter().map(|step| match &step.work {
             Work::Matmul(mm) => mm.batch.numel() * mm.m * mm.n * mm.k,
             _ => 0,
         });
         let long = plan.steps.len() > 4 && (reserve > 4 << 20 || products.sum::<usize>() > 4 << 20);
         let (runs, waves) = (AtomicU32::new(0), OnceLock::new());
+        let reserve = reserve.saturating_add(aside);
         CpuPlan { plan, ready, structure, pool, threads, reserve, long, runs, waves }
     }
 
