@@ -64,7 +64,8 @@ fn bad_indices_are_refused_at_once() {
         fails(x.get(&[Index::Tensor(range(&[1]))]), "tensors used as indices must be long");
         fails(x.get(&[mask(&[true, false])]), "does not match the shape of the indexed tensor");
         fails(x.get(&[at(&[2], &[0, 1]), at(&[3], &[0, 1, 0])]), "could not be broadcast together");
-        fails(x.get(&[Index::Ellipsis, Index::Ellipsis]), "single ellipsis");
+        // As in PyTorch, a second ellipsis stands for nothing more.
+        is(&get(&x, &[Index::Ellipsis, Index::Ellipsis]), &[3, 2], &[0., 1., 2., 3., 4., 5.]);
     });
 }
 

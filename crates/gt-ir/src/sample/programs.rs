@@ -597,7 +597,9 @@ fn jumps(op: &Op) -> bool {
         Op::Unary(op) => {
             matches!(op, Unary::Sign | Unary::Floor | Unary::Ceil | Unary::Round | Unary::Trunc)
         }
-        Op::Binary(op) => matches!(op, Binary::FloorDiv | Binary::Rem) || op.gives() == Gives::Bool,
+        Op::Binary(op) => {
+            matches!(op, Binary::FloorDiv | Binary::Rem | Binary::Atan2) || op.gives() == Gives::Bool
+        }
         Op::ArgReduce { .. } | Op::Sort { .. } | Op::TopK { .. } => true,
         Op::Cast(to) => !to.is_float(),
         Op::Full { .. }
