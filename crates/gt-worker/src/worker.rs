@@ -405,9 +405,11 @@ impl Core {
     pub fn stats(&self) -> WorkerStats {
         let backend = &self.config.backend;
         let (bytes_in_use, bytes_peak) = backend.memory_in_use();
-        let sequences = self.sequences.lock().stats();
+        let mut sequences = self.sequences.lock().stats();
         let state = self.state.lock();
         let c = &state.counters;
+        // Sequences are counted when plans are looked up: a program that then fails has not run.
+        sequences.hot_instructions = sequences.hot_instructions.min(c.instructions);
         let reasons = Miss::ALL.iter().filter_map(|m| Some((m.text().to_string(), *c.misses.get(m)?)));
         WorkerStats {
             name: self.config.name.clone(),
