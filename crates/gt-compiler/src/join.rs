@@ -107,7 +107,9 @@ impl Copy {
         let Work::Kernel(kernel) = &step.work else { return None };
         let ([load], [store]) = (&*kernel.loads, &*kernel.stores) else { return None };
         let Source::Mem { storage, map } = &load.from else { return None };
-        let plain = kernel.code.is_empty() && kernel.fold.is_none() && !load.row && !store.row;
+        // Strides of an empty tensor say nothing about where elements would go.
+        let some = kernel.shape.numel() > 0;
+        let plain = some && kernel.code.is_empty() && kernel.fold.is_none() && !load.row && !store.row;
         let fits = map.is_whole(&kernel.shape) && store.map.slots.is_empty() && load.dtype == store.dtype;
         (plain && fits && *storage != store.storage).then(|| Copy {
             from: *storage,
@@ -208,5 +210,18 @@ mod tests {
         let plan = plan(&format!("{GRADIENT}\n        out TENSOR[9]"));
         let Work::AttentionGrad(a) = &plan.steps[1].work else { panic!("{plan}") };
         assert!(a.dq.map.offset == 0 && a.dk.map.offset == 64, "{plan}");
+    }
+
+    #[test]
+    fn empty_parts_are_left_as_they_are() {
+        let program = "
+            in TENSOR[0] f32[0, 3]
+            in TENSOR[1] f32[1, 3]
+            TENSOR[2] := ATAN2 TENSOR[1] TENSOR[0]
+            TENSOR[3] := EXPAND{shape=[2,0,3]} TENSOR[2]
+            TENSOR[4] := PAD{lo=[0,1,2],hi=[1,0,2]} TENSOR[3] 1.0
+            TENSOR[5], TENSOR[6] := TOPK{dim=2,k=3,largest=false} TENSOR[4]
+            out TENSOR[6]";
+        plan(program);
     }
 }
