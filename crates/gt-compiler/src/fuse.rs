@@ -82,6 +82,8 @@ pub struct Schedule<'a> {
     pub follow: Vec<usize>,
     /// How many numbers were computed at once.
     pub parted: usize,
+    /// The instruction whose turn it is.
+    pub now: u32,
 }
 
 /// In place of the reader where a value lives on.
@@ -140,6 +142,7 @@ pub fn schedule(
         held: vec![false; graph.nodes.len()],
         follow: follow(graph),
         parted: 0,
+        now: 0,
     };
     for (i, input) in structure.inputs.iter().enumerate() {
         let storage = Storage { bytes: input.ty.bytes(), place: Place::Input(i as u32), reuse: None };
@@ -255,6 +258,7 @@ impl Schedule<'_> {
         let graph = self.graph;
         let node = &graph.nodes[n as usize];
         self.done[n as usize] = true;
+        self.now = node.instr;
         match &node.what {
             What::Input | What::Full | What::Iota => {}
             What::Elementwise(_) => self.elementwise(n),

@@ -65,14 +65,14 @@ impl Schedule<'_> {
     /// A tensor whose elements lie next to each other, copied if they did not.
     pub fn packed(&mut self, r: Ref) -> Tensor {
         let t = self.tensor(r);
-        if t.map.is_packed(&t.shape) { t } else { self.copied(r, t) }
+        if t.map.is_packed(&t.shape) { t } else { self.copied(t) }
     }
 
     /// A tensor whose elements lie next to each other along the last dimension, copied if they did not.
     pub fn packed_rows(&mut self, r: Ref) -> Tensor {
         let t = self.tensor(r);
         let last = t.shape.len() - 1;
-        if t.map.strides[last] == 1 || t.shape[last] <= 1 { t } else { self.copied(r, t) }
+        if t.map.strides[last] == 1 || t.shape[last] <= 1 { t } else { self.copied(t) }
     }
 
     /// The mask of an attention in the shape of its scores: elements next to each other or all one along a row.
@@ -81,7 +81,7 @@ impl Schedule<'_> {
         let mut t = self.tensor(*r);
         let last = t.shape.len().checked_sub(1);
         if last.is_some_and(|d| t.shape[d] > 1 && t.map.strides[d] != 1) {
-            t = self.copied(*r, t);
+            t = self.copied(t);
         }
         let mut to: Shape = q[..q.len() - 1].into();
         to.push(columns);
@@ -90,12 +90,12 @@ impl Schedule<'_> {
         Some(t)
     }
 
-    fn copied(&mut self, r: Ref, t: Tensor) -> Tensor {
+    /// A copy for the instruction whose turn it is.
+    fn copied(&mut self, t: Tensor) -> Tensor {
         let storage = self.storage(t.shape.numel() * t.dtype.size());
         let map = Map::dense(&t.shape);
         let load = Load { dtype: t.dtype, from: Source::Mem { storage: t.storage, map: t.map }, row: false };
-        let instr = self.graph.nodes[r.node as usize].instr;
-        self.store(instr, load, &t.shape, storage, map.clone());
+        self.store(self.now, load, &t.shape, storage, map.clone());
         Tensor { storage, dtype: t.dtype, shape: t.shape, map }
     }
 
@@ -177,7 +177,7 @@ impl Schedule<'_> {
         {
             // The base shows through in the value: take that out before the base changes.
             let t = self.tensor(r);
-            let t = self.copied(r, t);
+            let t = self.copied(t);
             load.from = Source::Mem { storage: t.storage, map: t.map };
         }
         self.met(&node.args);
@@ -427,5 +427,25 @@ impl Schedule<'_> {
         }
         let out = self.made(n);
         Work::Matmul(Box::new(Matmul { batch, m, rows, n: cols, k, a, b, bias, tf32, out }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::plan::of_text as plan;
+
+    #[test]
+    fn a_copy_belongs_to_the_instruction_that_needs_it() {
+        let plan = plan(
+            "
+            in TENSOR[0] f32[1]
+            in TENSOR[1] f32[1]
+            in TENSOR[2] f32[4, 3]
+            TENSOR[3] := PERMUTE{perm=[1,0]} TENSOR[2]
+            TENSOR[4] := CUMSUM{dim=0} TENSOR[3]
+            out TENSOR[4]",
+        );
+        let instrs: Vec<u32> = plan.steps.iter().map(|step| step.instr).collect();
+        assert_eq!(instrs, [1, 1], "{plan}");
     }
 }
