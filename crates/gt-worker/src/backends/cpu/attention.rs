@@ -20,6 +20,9 @@ mod backward;
 mod forward;
 #[path = "attention_rows.rs"]
 mod rows;
+#[cfg(target_arch = "x86_64")]
+#[path = "attention_wide.rs"]
+mod wide;
 
 pub use backward::backward;
 pub use forward::forward;
@@ -114,6 +117,10 @@ trait Num: Float {
     fn exp(self) -> Self;
     fn log(self) -> Self;
     fn of(x: f64) -> Self;
+    /// The number, if the type is f32.
+    fn single(self) -> Option<f32> {
+        None
+    }
     /// `to[c * pitch + r] = from[r][c]`.
     ///
     /// # Safety
@@ -141,6 +148,10 @@ impl Num for f32 {
     #[inline(always)]
     fn of(x: f64) -> f32 {
         x as f32
+    }
+    #[inline(always)]
+    fn single(self) -> Option<f32> {
+        Some(self)
     }
     unsafe fn turn(from: Mat<f32>, to: *mut f32, pitch: usize, rows: usize, cols: usize) {
         // SAFETY: as the caller promises.

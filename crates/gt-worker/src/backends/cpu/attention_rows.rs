@@ -2,21 +2,19 @@
 
 use super::super::convert::widen;
 use super::super::isa::per_isa;
+#[cfg(target_arch = "x86_64")]
+use super::{super::isa, wide};
 use super::{LANES, Num, View};
 use gt_ir::DType;
 use std::ops::Range;
 
 /// Halves of the lanes meet until one is left.
 #[inline(always)]
-pub fn fold<T: Num>(mut lanes: [T; LANES], f: impl Fn(T, T) -> T) -> T {
-    let mut half = LANES / 2;
-    while half > 0 {
-        for i in 0..half {
-            lanes[i] = f(lanes[i], lanes[i + half]);
-        }
-        half /= 2;
-    }
-    lanes[0]
+pub fn fold<T: Num>(lanes: [T; LANES], f: impl Fn(T, T) -> T) -> T {
+    let lanes: [T; 8] = std::array::from_fn(|i| f(lanes[i], lanes[i + 8]));
+    let lanes: [T; 4] = std::array::from_fn(|i| f(lanes[i], lanes[i + 4]));
+    let lanes: [T; 2] = std::array::from_fn(|i| f(lanes[i], lanes[i + 2]));
+    f(lanes[0], lanes[1])
 }
 
 #[inline(always)]
@@ -46,10 +44,34 @@ unsafe fn lanes<'a, T>(x: *mut T, n: usize) -> &'a mut [[T; LANES]] {
     unsafe { std::slice::from_raw_parts_mut(x as *mut [T; LANES], n.div_ceil(LANES)) }
 }
 
+/// Turns rows of scores into exponentials of their distances to the largest of the row; what is not seen, and the rest of
+/// the last vector, becomes zero.
+///
+/// # Safety
+/// The rows hold whole vectors, which nobody else touches.
+pub unsafe fn soften<T: Num>(
+    x: *mut T,
+    rows: usize,
+    pitch: usize,
+    seen: Visible,
+    scale: T,
+    tops: *mut T,
+    sums: *mut T,
+) {
+    #[cfg(target_arch = "x86_64")]
+    if let (Some(scale), 3) = (scale.single(), isa::level()) {
+        // SAFETY: numbers are singles, the level was detected, and the rest is passed on from the caller.
+        return unsafe {
+            wide::soften(x as *mut f32, rows, pitch, seen, scale, tops as *mut f32, sums as *mut f32)
+        };
+    }
+    // SAFETY: passed on from the caller.
+    unsafe { soften_plain(x, rows, pitch, seen, scale, tops, sums) }
+}
+
 per_isa! {
-    /// Turns rows of scores into exponentials of their distances to the largest of the row; what is not seen, and the
-    /// rest of the last vector, becomes zero.
-    pub unsafe fn soften<T: Num>(x: *mut T, rows: usize, pitch: usize, seen: Visible, scale: T, tops: *mut T, sums: *mut T) {
+    /// The same anywhere.
+    unsafe fn soften_plain<T: Num>(x: *mut T, rows: usize, pitch: usize, seen: Visible, scale: T, tops: *mut T, sums: *mut T) {
         for i in 0..rows {
             let visible = seen.of(i);
             // SAFETY: passed on from the caller.
@@ -163,9 +185,32 @@ per_isa! {
     }
 }
 
+/// Scalar products of rows.
+///
+/// # Safety
+/// The rows hold these elements.
+pub unsafe fn deltas<T: Num>(
+    a: *const T,
+    b: *const T,
+    pitches: (usize, usize),
+    rows: usize,
+    width: usize,
+    out: *mut T,
+) {
+    #[cfg(target_arch = "x86_64")]
+    if T::ONE.single().is_some() && width.is_multiple_of(LANES) && isa::level() == 3 {
+        // SAFETY: numbers are singles, the level was detected, and the rest is passed on from the caller.
+        return unsafe {
+            wide::deltas(a as *const f32, b as *const f32, pitches, rows, width, out as *mut f32)
+        };
+    }
+    // SAFETY: passed on from the caller.
+    unsafe { deltas_plain(a, b, pitches, rows, width, out) }
+}
+
 per_isa! {
-    /// Scalar products of rows.
-    pub unsafe fn deltas<T: Num>(a: *const T, b: *const T, pitches: (usize, usize), rows: usize, width: usize, out: *mut T) {
+    /// The same anywhere.
+    unsafe fn deltas_plain<T: Num>(a: *const T, b: *const T, pitches: (usize, usize), rows: usize, width: usize, out: *mut T) {
         // SAFETY: passed on from the caller.
         unsafe {
             for i in 0..rows {

@@ -52,7 +52,7 @@ const WORTH_READING: usize = 24 << 10;
 /// Parts of a split product have at least this many rows and columns.
 const LEAST: (usize, usize) = (24, 32);
 /// Elements of a part below which reading its operands weighs more than a thread that is late.
-const AREA: usize = 8 << 10;
+const AREA: usize = 40 << 10;
 /// The most elements of a part whose result is used while it is in the cache.
 const CACHED: usize = 64 << 10;
 

@@ -13,64 +13,71 @@ const MOST: usize = 320 << 10;
 /// Matrices at most.
 const MATRICES: usize = 8;
 
-/// Rows of matrices, lines of which are asked for in order.
-pub struct Soon {
-    /// The first row, bytes from a row to the next, rows, and lines of each.
-    matrices: [(*const u8, isize, usize, usize); MATRICES],
+/// Rows of a matrix: the first, bytes from a row to the next, how many, and lines of each.
+#[derive(Clone, Copy)]
+struct Rows {
+    at: *const u8,
+    step: isize,
     count: usize,
     lines: usize,
-    /// Lines each call asks for.
+}
+
+/// Rows of matrices that are asked for in order.
+pub struct Soon {
+    matrices: [Rows; MATRICES],
+    count: usize,
+    /// Rows each call asks for.
     each: usize,
-    /// Where the next call goes on: matrix, row, line.
-    next: Cell<(usize, usize, usize)>,
+    /// Where the next call goes on: matrix and row.
+    next: Cell<(usize, usize)>,
 }
 
 impl Soon {
     /// Nothing.
     pub fn none() -> Soon {
-        let matrices = [(std::ptr::null(), 0, 0, 0); MATRICES];
-        Soon { matrices, count: 0, lines: 0, each: 0, next: Cell::new((0, 0, 0)) }
+        let rows = Rows { at: std::ptr::null(), step: 0, count: 0, lines: 0 };
+        Soon { matrices: [rows; MATRICES], count: 0, each: 0, next: Cell::new((0, 0)) }
     }
 
     /// Some rows more: the first of them, and bytes from each to the next and of each.
     pub fn with(mut self, at: *const u8, step: isize, rows: usize, bytes: usize) -> Soon {
-        let each = bytes.div_ceil(LINE);
-        if rows * each > 0 && self.count < MATRICES {
-            self.matrices[self.count] = (at, step, rows, each);
+        let lines = bytes.div_ceil(LINE);
+        if rows * lines > 0 && self.count < MATRICES {
+            self.matrices[self.count] = Rows { at, step, count: rows, lines };
             self.count += 1;
-            self.lines += rows * each;
         }
         self
     }
 
     /// All of it in so many calls, unless it is too much.
     pub fn over(mut self, calls: usize) -> Soon {
-        if self.lines * LINE > MOST {
+        let all = &self.matrices[..self.count];
+        if all.iter().map(|m| m.count * m.lines * LINE).sum::<usize>() > MOST {
             return Soon::none();
         }
-        self.each = self.lines.div_ceil(calls.max(1));
+        self.each = all.iter().map(|m| m.count).sum::<usize>().div_ceil(calls.max(1));
         self
     }
 
-    /// Asks for the next lines.
+    /// Asks for the next rows.
     #[inline]
     pub fn ask(&self) {
-        let (mut matrix, mut row, mut line) = self.next.get();
-        for _ in 0..self.each {
-            if matrix == self.count {
-                break;
+        let (mut matrix, mut row) = self.next.get();
+        let mut left = self.each;
+        while left > 0 && matrix < self.count {
+            let m = &self.matrices[matrix];
+            let n = left.min(m.count - row);
+            let mut at = m.at.wrapping_offset(row as isize * m.step);
+            for _ in 0..n {
+                (0..m.lines).for_each(|line| prefetch(at.wrapping_add(line * LINE)));
+                at = at.wrapping_offset(m.step);
             }
-            let (at, step, rows, lines) = self.matrices[matrix];
-            prefetch(at.wrapping_offset(row as isize * step).wrapping_add(line * LINE));
-            line += 1;
-            if line == lines {
-                (line, row) = (0, row + 1);
-            }
-            if row == rows {
-                (row, matrix) = (0, matrix + 1);
+            (row, left) = (row + n, left - n);
+            if row == m.count {
+                (matrix, row) = (matrix + 1, 0);
             }
         }
-        self.next.set((matrix, row, line));
+        self.next.set((matrix, row));
     }
 }
 
