@@ -19,6 +19,8 @@ PARTS = [
     ("gt.optim.lr_scheduler", "gt.optim.lr_scheduler", "gt.optim.lr_scheduler"),
     ("gt.linalg", "gt.linalg", "gt.linalg"),
     ("gt.autograd", "gt.autograd", "gt.autograd"),
+    ("gt.autograd.functional", "gt.autograd.functional", "gt.autograd.functional"),
+    ("gt.distributions", "gt.distributions", "gt.distributions"),
     ("gt.utils.data", "gt.utils.data", "gt.utils.data"),
     ("gt.debug", "gt.debug", "gt.debug"),
     ("gt.profiler", "gt.profiler", "gt.profiler"),
