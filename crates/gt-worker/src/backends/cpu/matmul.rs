@@ -51,8 +51,11 @@ const WORTH: usize = 96 << 10;
 const WORTH_READING: usize = 24 << 10;
 /// Parts of a split product have at least this many rows and columns.
 const LEAST: (usize, usize) = (24, 32);
-/// Elements of a part below which reading its operands weighs more than a thread that is late.
-const AREA: usize = 40 << 10;
+/// Elements of a part below which reading its operands weighs more than a thread that is late: of any, and of long sums,
+/// whose operands are copied.
+const AREA: [usize; 2] = [8 << 10, 40 << 10];
+/// Terms of a long sum.
+const LONG: usize = 1024;
 /// The most elements of a part whose result is used while it is in the cache.
 const CACHED: usize = 64 << 10;
 
@@ -83,7 +86,7 @@ impl Grid {
         let (work, worth) = if m <= FEW { (n * k, WORTH_READING) } else { (m * n * k, WORTH) };
         // Two tasks for each thread leave room for one that is late, unless that makes them small.
         let want = (batches * work / worth).min(2 * threads);
-        let small = m > FEW && batches * m * n < AREA * want;
+        let small = m > FEW && batches * m * n < AREA[(k >= LONG) as usize] * want;
         let want = if threads == 1 || small || want <= threads { want.min(threads) } else { want };
         let least = if cached { (m * n).div_ceil(CACHED) } else { 1 };
         while batches * down * across < want || down * across < least {
