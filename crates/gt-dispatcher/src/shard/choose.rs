@@ -221,6 +221,7 @@ impl<'a> Chooser<'a> {
     fn forward(&mut self) {
         let ask = self.ask;
         for i in 0..ask.structure.instrs.len() {
+            super::step_aside(i);
             let mut ways = Ways::new();
             for rule in self.rules(i) {
                 let mut cost = self.compute(i, &rule, self.parts);
@@ -281,6 +282,7 @@ impl<'a> Chooser<'a> {
         let mut rules: Vec<Option<Rule>> = vec![None; structure.instrs.len()];
         let mut splits = (0..ask.inputs.len()).any(|v| self.input(v) != Layout::Whole);
         for i in (0..structure.instrs.len()).rev() {
+            super::step_aside(i);
             let values = self.graph.starts[i] as usize..self.graph.starts[i + 1] as usize;
             if !values.clone().any(|v| live[v]) {
                 continue;

@@ -36,6 +36,7 @@ pub fn judge(structure: &Structure, types: &[Ty], costs: &Costs, shape: &[usize]
     let starts = structure.starts();
     let bytes = |types: &[Ty]| types.iter().map(|ty| ty.bytes() as f64).sum::<f64>();
     for (i, instr) in structure.instrs.iter().enumerate() {
+        super::step_aside(i);
         let outs = &types[starts[i] as usize..starts[i + 1] as usize];
         let args = arg_types(structure, types, i);
         verdict.seconds += match &instr.op {

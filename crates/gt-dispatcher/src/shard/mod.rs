@@ -18,6 +18,7 @@ pub use rewrite::{From, Local, Template, rewrite};
 
 use gt_ir::layout::{Layout, Layouts, place};
 use gt_ir::{Result, Structure, Ty, bail};
+use gt_net::process::give_way;
 use smallvec::SmallVec;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -170,9 +171,21 @@ pub fn divide(ask: &Ask) -> Result<Option<Divided>> {
     Ok(Some(Divided { parts, outs, thought }))
 }
 
+/// The nice value of the thread that plans: other sessions are served meanwhile.
+const NICE: i32 = 5;
+
+/// Lets others have the processor after every so many instructions: a thread that wakes may have to wait for a whole slice of
+/// time otherwise, whatever the priorities.
+fn step_aside(instr: usize) {
+    if instr.is_multiple_of(128) {
+        std::thread::yield_now();
+    }
+}
+
 /// Divides a program on a thread of its own and tells the answer. A panic is an error like others.
 pub fn divide_aside(ask: Arc<Ask>, tell: impl FnOnce(Answer) + Send + 'static) {
     let work = move || {
+        give_way(NICE);
         let done = catch_unwind(AssertUnwindSafe(|| divide(&ask).map(|d| d.map(Arc::new))));
         tell(done.unwrap_or_else(|_| bail!(Runtime, "planning failed: see the server's log")));
     };

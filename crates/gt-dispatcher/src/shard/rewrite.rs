@@ -117,6 +117,7 @@ pub fn rewrite(structure: &Structure, types: &[Ty], choice: &Choice, place: &[Pa
     let source = Source { structure, starts: &starts, choice, later: &later };
     let mut put_off: Vec<usize> = Vec::new();
     for i in (0..structure.instrs.len()).filter(|i| choice.rules[*i].is_some()) {
+        super::step_aside(i);
         if !w.try_write(&source, i)? {
             put_off.push(i);
         }
