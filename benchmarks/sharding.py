@@ -63,7 +63,7 @@ def cases(quick=False, scale=1.0, kinds=TITLES):
     squares = [Case("square", sized(n), (sized(n), sized(n))) for n in SQUARES]
     batches = [Case("batch", sized(m), (sized(k), sized(n))) for m, k, n in BATCHES]
     mlps = [Case("mlp", sized(m), tuple(map(sized, sizes))) for m, sizes in MLPS]
-    qwen3 = [Case("qwen3", 16, (128,))]
+    qwen3 = [Case("qwen3", 8, (512,))]
     rows = [squares, batches, mlps] if quick else [squares, batches, mlps, qwen3]
     chosen = [row for group in rows for row in (group[:1] if quick else group)]
     return [row for row in chosen if row.kind in kinds]

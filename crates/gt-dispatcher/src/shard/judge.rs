@@ -68,6 +68,7 @@ pub fn next_step(ask: &Ask, choice: &Choice) -> f64 {
     let starts = structure.starts();
     let mut producer = vec![None; ask.types.len()];
     for i in 0..structure.instrs.len() {
+        super::step_aside(i);
         producer[starts[i] as usize..starts[i + 1] as usize].fill(Some(i));
     }
     let mut seconds = 0.0;
@@ -127,6 +128,7 @@ fn peak(structure: &Structure, types: &[Ty]) -> u64 {
     let mut owner: Vec<u32> = (0..types.len() as u32).collect();
     let mut last = vec![0u32; types.len()];
     for (i, instr) in structure.instrs.iter().enumerate() {
+        super::step_aside(i);
         last[starts[i] as usize..starts[i + 1] as usize].fill(i as u32);
         if let (Op::View(_), Some(Arg::Value(v))) = (&instr.op, instr.args.first()) {
             owner[starts[i] as usize] = owner[*v as usize];
@@ -151,6 +153,7 @@ fn peak(structure: &Structure, types: &[Ty]) -> u64 {
         }
     }
     for i in 0..structure.instrs.len() {
+        super::step_aside(i);
         let made = (starts[i]..starts[i + 1]).filter(|v| owner[*v as usize] == *v);
         held += made.map(|v| own(v as usize)).sum::<u64>();
         held -= dying[i].iter().map(|v| own(*v as usize)).sum::<u64>();

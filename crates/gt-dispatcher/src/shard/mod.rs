@@ -155,6 +155,7 @@ pub fn divide(ask: &Ask) -> Result<Option<Divided>> {
     let mut written: Vec<Template> = vec![template];
     let mut parts: Vec<Local> = Vec::with_capacity(ask.workers());
     for rank in 0..ask.workers() {
+        std::thread::yield_now();
         let place = place(&ask.shape, rank);
         let local = written.iter().find_map(|template| template.at(&place));
         parts.push(match local {
@@ -177,7 +178,7 @@ const NICE: i32 = 5;
 /// Lets others have the processor after every so many instructions: a thread that wakes may have to wait for a whole slice of
 /// time otherwise, whatever the priorities.
 fn step_aside(instr: usize) {
-    if instr.is_multiple_of(128) {
+    if instr.is_multiple_of(32) {
         std::thread::yield_now();
     }
 }

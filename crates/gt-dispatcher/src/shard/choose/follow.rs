@@ -19,6 +19,7 @@ impl Chooser<'_> {
         let mut open: HashMap<u32, (usize, Vec<Rule>)> = HashMap::new();
         let once = self.graph.made_of_nothing(structure, &ask.types, ask.costs.room);
         for i in 0..structure.instrs.len() {
+            super::super::step_aside(i);
             let values = self.graph.starts[i]..self.graph.starts[i + 1];
             self.ways.push(Ways::new());
             if !live[i] {
