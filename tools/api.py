@@ -18,6 +18,7 @@ PARTS = [
     ("gt.optim", "gt.optim", "gt.optim"),
     ("gt.optim.lr_scheduler", "gt.optim.lr_scheduler", "gt.optim.lr_scheduler"),
     ("gt.linalg", "gt.linalg", "gt.linalg"),
+    ("gt.amp", "gt.amp", "gt.amp"),
     ("gt.autograd", "gt.autograd", "gt.autograd"),
     ("gt.autograd.functional", "gt.autograd.functional", "gt.autograd.functional"),
     ("gt.distributions", "gt.distributions", "gt.distributions"),

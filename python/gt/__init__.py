@@ -277,6 +277,7 @@ from gt.composed.info import compile, finfo, iinfo  # noqa: E402
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gt import (
+        amp,
         autograd,
         backends,
         client,
@@ -293,6 +294,7 @@ if TYPE_CHECKING:
         signal,
         utils,
     )
+    from gt.amp import GradScaler, autocast, get_autocast_dtype, is_autocast_available, is_autocast_enabled
     from gt.serialization import load, save
     from gt.signal.config import (
         Config,
@@ -305,6 +307,7 @@ if TYPE_CHECKING:
     )
 
 _LAZY = {
+    "amp",
     "autograd",
     "backends",
     "client",
@@ -333,6 +336,7 @@ _LINALG = {
     "cholesky_solve": "_cholesky_solve",
     "cholesky_inverse": "_cholesky_inverse",
 }
+_AMP = {"GradScaler", "autocast", "get_autocast_dtype", "is_autocast_available", "is_autocast_enabled"}
 _CONFIG = {
     "Config",
     "ShardConfig",
@@ -352,6 +356,8 @@ def __getattr__(name):
     if name in ("load", "save"):
         # Not imported before it is needed: NumPy would take most of the time of `import gt`.
         return getattr(import_module("gt.serialization"), name)
+    if name in _AMP:
+        return getattr(import_module("gt.amp"), name)
     if name in _CONFIG:
         return getattr(import_module("gt.signal.config"), name)
     if name in _LINALG:

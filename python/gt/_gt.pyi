@@ -1326,6 +1326,11 @@ def _finish(wait: builtins.bool) -> list[builtins.str]:
     Ends every session; gives what failed unseen. Without waiting, what is still running is given up.
     """
 
+def _get_autocast() -> tuple[dtype | None, builtins.bool]:
+    """
+    The type this thread takes products in, if that was set, and whether it is careful with others.
+    """
+
 def _is_host_only() -> builtins.bool:
     """
     True in a data-loader worker.
@@ -1356,6 +1361,11 @@ def _reset_peak() -> None:
 def _save_program(path: builtins.str | PathLike[builtins.str]) -> None:
     """
     Saves what this thread has recorded and not sent yet, with its inputs.
+    """
+
+def _set_autocast(dtype: dtype | None, careful: builtins.bool) -> tuple[dtype | None, builtins.bool]:
+    """
+    Has this thread take products in `dtype`, or as they come, and what loses by that in float32; gives what was before.
     """
 
 def _set_grad_enabled(on: builtins.bool) -> builtins.bool:

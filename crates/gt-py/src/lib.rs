@@ -54,7 +54,9 @@ mod _gt {
     #[pymodule_export]
     use crate::optim::{_adam_step, _sgd_step, _zero_grad};
     #[pymodule_export]
-    use crate::precision::{get_float32_matmul_precision, set_float32_matmul_precision};
+    use crate::precision::{
+        _get_autocast, _set_autocast, get_float32_matmul_precision, set_float32_matmul_precision,
+    };
     #[pymodule_export]
     use crate::random::PyGenerator;
     #[pymodule_export]

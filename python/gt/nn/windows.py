@@ -4,6 +4,7 @@ import itertools
 import math
 
 from gt._gt import arange, stack
+from gt.amp import _narrow
 
 __all__ = [
     "adaptive_avg_pool1d",
@@ -61,6 +62,7 @@ def _same_pads(kernel, stride, dilation):
 
 
 def _conv(name, rank, input, weight, bias, stride, padding, dilation, groups):
+    input, weight, bias = _narrow(input, weight, bias)
     x = _with_batch(name, input, rank)
     kernel, stride, dilation = tuple(weight.shape[2:]), each(stride, rank), each(dilation, rank)
     if weight.dim() != rank + 2:

@@ -1,6 +1,7 @@
 //! Activation functions, softmax and dropout.
 
 use super::arith::{cast, select, unary};
+use super::autocast::careful;
 use super::pointwise::{as_float, clamp, maximum};
 use super::{apply, bin};
 use crate::Tensor;
@@ -127,7 +128,7 @@ pub fn log_softmax(x: &Tensor, dim: i64, dtype: Option<DType>) -> Result<Tensor>
 fn prepared(op: &str, x: &Tensor, dtype: Option<DType>) -> Result<Tensor> {
     let x = match dtype {
         Some(dtype) => cast(x, dtype)?,
-        None => x.clone(),
+        None => careful(&[x])?.map_or_else(|| x.clone(), |xs| xs[0].clone()),
     };
     if !x.dtype().is_float() {
         bail!(

@@ -1,5 +1,6 @@
 //! Arithmetic, comparison and logic with PyTorch's promotion.
 
+use super::autocast::{careful_power, careful_unary};
 use super::{apply, operand};
 use crate::Tensor;
 use crate::autograd::{Recorder, Var, record};
@@ -34,6 +35,11 @@ pub fn result_type(a: &Operand<Tensor>, b: &Operand<Tensor>) -> DType {
 /// Elementwise op of two operands, at least one of them a tensor.
 #[inline]
 pub fn binary(op: Binary, a: &Operand<Tensor>, b: &Operand<Tensor>) -> Result<Tensor> {
+    if op == Binary::Pow
+        && let Some([a, b]) = careful_power(a, b)?
+    {
+        return binary(op, &a, &b);
+    }
     if let (Operand::Val(x), Operand::Val(y)) = (a, b)
         && x.dtype() == y.dtype()
         && op.takes().accepts(x.dtype())
@@ -172,6 +178,9 @@ pub(crate) fn binary_inplace(t: &Tensor, op: Binary, other: &Operand<Tensor>, le
 /// Elementwise op of one operand; integers become floats where the op needs them.
 pub fn unary(op: Unary, x: &Tensor) -> Result<Tensor> {
     let dtype = x.dtype();
+    if let Some(xs) = careful_unary(op, x)? {
+        return unary(op, &xs[0]);
+    }
     if op.takes().accepts(dtype) {
         return apply(Op::Unary(op), &[x]);
     }

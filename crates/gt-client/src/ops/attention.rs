@@ -1,6 +1,7 @@
 //! Scaled dot product attention.
 
 use super::arith::{cast, select};
+use super::autocast::narrowed;
 use super::moves::{expand_to, reshape_to, squeeze, transpose, unsqueeze};
 use super::{activation, bin, create, linalg, reduce};
 use crate::Tensor;
@@ -31,6 +32,9 @@ pub fn attention(
     mask: Option<&Tensor>,
     how: Attending,
 ) -> Result<Tensor> {
+    if let Some(xs) = narrowed(&[q, k, v, mask.unwrap_or(v)])? {
+        return attention(&xs[0], &xs[1], &xs[2], mask.map(|_| &xs[3]), how);
+    }
     check(q, k, v, mask, how)?;
     let rank = q.ndim();
     let scale = how.scale.unwrap_or(1.0 / (q.shape()[rank - 1] as f64).sqrt());

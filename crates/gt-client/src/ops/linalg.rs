@@ -1,5 +1,6 @@
 //! Matrix products in all of PyTorch's forms.
 
+use super::autocast::narrowed;
 use super::moves::{reshape_to, unsqueeze};
 use super::{apply, bin, moves};
 use crate::Tensor;
@@ -112,6 +113,13 @@ fn product_of(a: &Tensor, (b, tb): (Var, bool), bias: Option<&Tensor>) -> Result
 
 /// Matrix product: vectors are rows on the left and columns on the right, leading dimensions broadcast.
 pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    match narrowed(&[a, b])? {
+        Some(xs) => multiply(&xs[0], &xs[1]),
+        None => multiply(a, b),
+    }
+}
+
+fn multiply(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if a.ndim() == 0 || b.ndim() == 0 {
         bail!(
             Runtime,
@@ -221,7 +229,7 @@ pub fn dot(a: &Tensor, b: &Tensor) -> Result<Tensor> {
             c_name(b.dtype())
         );
     }
-    matmul(a, b)
+    multiply(a, b)
 }
 
 /// Products of all pairs of elements of two vectors.
@@ -233,6 +241,9 @@ pub fn outer(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 
 /// `x @ w.T + bias`, as one instruction.
 pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    if let Some(xs) = narrowed(&[x, w, bias.unwrap_or(w)])? {
+        return linear(&xs[0], &xs[1], bias.map(|_| &xs[2]));
+    }
     same_dtype(x, w)?;
     if w.ndim() == 1 {
         let out = matmul(x, w)?;
@@ -272,6 +283,9 @@ pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
 
 /// `beta * x + alpha * (a @ b)`.
 pub fn addmm(x: &Tensor, a: &Tensor, b: &Tensor, beta: Scalar, alpha: Scalar) -> Result<Tensor> {
+    if let Some(xs) = narrowed(&[x, a, b])? {
+        return addmm(&xs[0], &xs[1], &xs[2], beta, alpha);
+    }
     ranked("addmm", a, 2, "mat1")?;
     ranked("addmm", b, 2, "mat2")?;
     same_dtype(a, b)?;
@@ -299,6 +313,9 @@ pub fn addmm(x: &Tensor, a: &Tensor, b: &Tensor, beta: Scalar, alpha: Scalar) ->
 
 /// `beta * x + alpha * (a @ b)` for stacks of matrices.
 pub fn baddbmm(x: &Tensor, a: &Tensor, b: &Tensor, beta: Scalar, alpha: Scalar) -> Result<Tensor> {
+    if let Some(xs) = narrowed(&[x, a, b])? {
+        return baddbmm(&xs[0], &xs[1], &xs[2], beta, alpha);
+    }
     ranked("baddbmm", a, 3, "batch1")?;
     ranked("baddbmm", b, 3, "batch2")?;
     if alpha.as_f64() == 1.0 && beta.as_f64() == 1.0 && a.dtype() == b.dtype() && a.dtype() == x.dtype() {
@@ -313,6 +330,9 @@ pub fn baddbmm(x: &Tensor, a: &Tensor, b: &Tensor, beta: Scalar, alpha: Scalar) 
 
 /// The product as an unbatched instruction takes it, for callers that have matrices in hand.
 pub(crate) fn batched(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    if let Some(xs) = narrowed(&[a, b])? {
+        return batched(&xs[0], &xs[1]);
+    }
     same_dtype(a, b)?;
     apply(Op::Matmul { ta: false, tb: false, tf32: tf32(a.dtype()) }, &[a, b])
 }

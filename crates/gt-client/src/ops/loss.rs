@@ -1,6 +1,7 @@
 //! Losses, with PyTorch's reductions.
 
 use super::arith::{cast, select, unary};
+use super::autocast::widened;
 use super::moves::unsqueeze;
 use super::pointwise::{clamp, xlogy};
 use super::{activation, apply, bin, reduce};
@@ -38,16 +39,25 @@ impl Reduction {
 }
 
 pub fn mse_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
+    if let Some(xs) = widened(&[x, target])? {
+        return mse_loss(&xs[0], &xs[1], reduction);
+    }
     let gap = bin(Binary::Sub, x, target)?;
     reduction.of(&bin(Binary::Mul, &gap, &gap)?)
 }
 
 pub fn l1_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
+    if let Some(xs) = widened(&[x, target])? {
+        return l1_loss(&xs[0], &xs[1], reduction);
+    }
     reduction.of(&unary(Unary::Abs, &bin(Binary::Sub, x, target)?)?)
 }
 
 /// Squares below `beta`, lines above, joined smoothly.
 pub fn smooth_l1_loss(x: &Tensor, target: &Tensor, reduction: Reduction, beta: f64) -> Result<Tensor> {
+    if let Some(xs) = widened(&[x, target])? {
+        return smooth_l1_loss(&xs[0], &xs[1], reduction, beta);
+    }
     if beta < 0.0 {
         bail!(Runtime, "smooth_l1_loss does not support negative values for beta, got {beta}");
     }
@@ -59,6 +69,9 @@ pub fn smooth_l1_loss(x: &Tensor, target: &Tensor, reduction: Reduction, beta: f
 
 /// `smooth_l1_loss` times `delta`.
 pub fn huber_loss(x: &Tensor, target: &Tensor, reduction: Reduction, delta: f64) -> Result<Tensor> {
+    if let Some(xs) = widened(&[x, target])? {
+        return huber_loss(&xs[0], &xs[1], reduction, delta);
+    }
     if delta <= 0.0 {
         bail!(Runtime, "huber_loss does not support non-positive values for delta, got {delta}");
     }
@@ -100,6 +113,9 @@ pub fn binary_cross_entropy(
     weight: Option<&Tensor>,
     reduction: Reduction,
 ) -> Result<Tensor> {
+    if let Some(xs) = widened(&[p, target, weight.unwrap_or(p)])? {
+        return binary_cross_entropy(&xs[0], &xs[1], weight.map(|_| &xs[2]), reduction);
+    }
     same_size("binary_cross_entropy", p, target)?;
     // The logarithm is taken of 1 where the argument is 0, so that no gradient becomes infinite or NaN.
     let log = |x: &Tensor| -> Result<Tensor> {
@@ -121,6 +137,15 @@ pub fn bce_with_logits(
     pos_weight: Option<&Tensor>,
     reduction: Reduction,
 ) -> Result<Tensor> {
+    if let Some(xs) = widened(&[x, target, weight.unwrap_or(x), pos_weight.unwrap_or(x)])? {
+        return bce_with_logits(
+            &xs[0],
+            &xs[1],
+            weight.map(|_| &xs[2]),
+            pos_weight.map(|_| &xs[3]),
+            reduction,
+        );
+    }
     same_size("binary_cross_entropy_with_logits", x, target)?;
     let soft = activation::softplus_plain(&unary(Unary::Neg, x)?)?;
     let soft = match pos_weight {
@@ -197,6 +222,9 @@ pub fn nll_loss(
     ignore: i64,
     reduction: Reduction,
 ) -> Result<Tensor> {
+    if let Some(xs) = widened(&[log_p, weight.unwrap_or(log_p)])? {
+        return nll_loss(&xs[0], target, weight.map(|_| &xs[1]), ignore, reduction);
+    }
     let c = chosen(log_p, target, weight, ignore)?;
     let losses = picked(log_p, &c)?;
     finish(&losses, &c, reduction)
@@ -239,6 +267,9 @@ pub fn cross_entropy(
     reduction: Reduction,
     label_smoothing: f64,
 ) -> Result<Tensor> {
+    if let Some(xs) = widened(&[logits, target, weight.unwrap_or(logits)])? {
+        return cross_entropy(&xs[0], &xs[1], weight.map(|_| &xs[2]), ignore, reduction, label_smoothing);
+    }
     if !(0.0..=1.0).contains(&label_smoothing) {
         bail!(Runtime, "label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}");
     }
@@ -319,6 +350,9 @@ pub fn kl_div(
     batch_mean: bool,
     reduction: Reduction,
 ) -> Result<Tensor> {
+    if let Some(xs) = widened(&[x, target])? {
+        return kl_div(&xs[0], &xs[1], log_target, batch_mean, reduction);
+    }
     let terms = if log_target {
         bin(Binary::Mul, &unary(Unary::Exp, target)?, &bin(Binary::Sub, target, x)?)?
     } else {

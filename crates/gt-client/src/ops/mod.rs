@@ -3,6 +3,7 @@
 pub mod activation;
 pub mod arith;
 pub mod attention;
+pub mod autocast;
 pub mod create;
 pub mod einsum;
 pub mod index;

@@ -1,6 +1,7 @@
 //! Normalization over the last dimensions.
 
 use super::arith::cast;
+use super::autocast::careful;
 use super::{bin, shape_of};
 use crate::Tensor;
 use crate::autograd::{Var, record};
@@ -16,6 +17,9 @@ pub fn layer_norm(
     bias: Option<&Tensor>,
     eps: f64,
 ) -> Result<Tensor> {
+    if let Some(xs) = careful(&[x, weight.unwrap_or(x), bias.unwrap_or(x)])? {
+        return layer_norm(&xs[0], sizes, weight.map(|_| &xs[1]), bias.map(|_| &xs[2]), eps);
+    }
     let dims = fits("layer_norm", x, sizes, [("weight", weight), ("bias", bias)])?;
     // A bias alone comes after the norm.
     let inside = if weight.is_some() { bias } else { None };

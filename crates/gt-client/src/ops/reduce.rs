@@ -1,6 +1,7 @@
 //! Reductions along dimensions. An empty list of dimensions means all of them.
 
 use super::arith::cast;
+use super::autocast::careful;
 use super::pointwise::to_bool;
 use super::{apply, bin, moves, norm_dims};
 use crate::Tensor;
@@ -18,7 +19,7 @@ pub(crate) fn reduce(op: &str, kind: ReduceKind, x: &Tensor, dims: &[i64], keepd
 fn widened(x: &Tensor, dtype: Option<DType>) -> Result<Tensor> {
     match dtype {
         Some(dtype) => cast(x, dtype),
-        None if x.dtype().is_float() => Ok(x.clone()),
+        None if x.dtype().is_float() => Ok(careful(&[x])?.map_or_else(|| x.clone(), |xs| xs[0].clone())),
         None => cast(x, DType::I64),
     }
 }

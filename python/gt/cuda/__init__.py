@@ -4,6 +4,7 @@ devices are carried by tensors and mean nothing for that. Device numbers below c
 from gt._gt import _reset_peak, _shrink, _stats, synchronize
 
 __all__ = [
+    "amp",
     "current_device",
     "device_count",
     "empty_cache",
@@ -84,3 +85,5 @@ def manual_seed(seed):
 
 
 manual_seed_all = manual_seed
+
+from gt.cuda import amp  # noqa: E402
