@@ -8,6 +8,8 @@ RUST_TEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo "nextest ru
 BUDGET ?= 20
 # Seconds for the laws on a GPU.
 LAWS ?= 180
+# Rows of the table of a GPU that `bench-gpu` measures, and options of it; all rows if there are none.
+ROWS ?=
 # How long the simulator goes through seeds, in seconds.
 SIM ?= 60
 # Over how many workers `test-sharded` splits everything; 1, 3 and 8 have passed too.
@@ -102,7 +104,7 @@ gpu-kit: wheel ## all that test-gpu needs, in dist/: the wheel, the laws as a pr
 bench-gpu: ## on a machine with a GPU, from the wheel in dist/: what one GPU must reach, with PyTorch beside it
 	rm -rf dist/site
 	$(PYTHON) -m pip install --quiet --no-deps --no-index --target dist/site dist/gt-*.whl
-	PYTHONPATH=dist/site $(PYTHON) benchmarks/gpu.py
+	PYTHONPATH=dist/site $(PYTHON) benchmarks/gpu.py $(ROWS)
 
 test-gpu: ## on a machine with a GPU, from what gpu-kit put into dist/: the laws of the op table and the Python suite
 	rm -rf dist/site
@@ -111,7 +113,7 @@ test-gpu: ## on a machine with a GPU, from what gpu-kit put into dist/: the laws
 	dist/gpu_gang
 	dist/gpu_lend
 	GT_BACKEND=cuda PYTHONPATH=dist/site $(PYTHON) tests/gpu_smoke.py
-	GT_BACKEND=cuda PYTHONPATH=dist/site PATH="$(CURDIR)/dist/site/bin:$$PATH" $(PYTHON) -m pytest tests -p no:cacheprovider
+	GT_BACKEND=cuda PYTHONPATH=$(CURDIR)/dist/site PATH="$(CURDIR)/dist/site/bin:$$PATH" $(PYTHON) tests/gpu_suite.py
 	PYTHONPATH=dist/site $(PYTHON) tests/gpu_gang.py
 	PYTHONPATH=dist/site $(PYTHON) tests/gpu_move.py
 
