@@ -23,7 +23,11 @@ pub fn get_float32_matmul_precision() -> &'static str {
 /// Has this thread take products in `dtype`, or as they come, and what loses by that in float32; gives what was before.
 #[pyfunction]
 #[pyo3(signature = (dtype, careful))]
-pub fn _set_autocast(py: Python, dtype: Option<&PyDType>, careful: bool) -> PyResult<(Option<Py<PyDType>>, bool)> {
+pub fn _set_autocast(
+    py: Python,
+    dtype: Option<&PyDType>,
+    careful: bool,
+) -> PyResult<(Option<Py<PyDType>>, bool)> {
     old(py, autocast::set_autocast(dtype.map(|dtype| Autocast { dtype: dtype.0, careful })))
 }
 
