@@ -41,21 +41,28 @@ def cases(T):
     }
 
 
-@needs_torch
+WIDE = {"cross entropy", "mse", "add", "product and single"}
+# What is done in float32 for GPUs too.
+CAREFUL = {"softmax", "layer norm", "sum", "exp", "square"}
+
+
 @pytest.mark.parametrize("device_type", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", sorted(cases(gt)))
-def test_types_are_pytorchs(name, device_type):
-    if device_type == "cuda":
-        # PyTorch's list for GPUs, which it applies only there.
-        careful = {"softmax", "layer norm", "sum", "exp", "square", "cross entropy", "mse", "product and single"}
-        want = {"add": "float32", "double": "float64", "whole": "int64"}.get(name)
-        want = want or ("float32" if name in careful else "bfloat16")
-    else:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            want = str(cases(torch)[name](torch.ones(3, 4)).dtype).removeprefix("torch.")
+def test_products_are_narrow_and_what_loses_by_that_is_not(name, device_type):
+    wide = WIDE | CAREFUL if device_type == "cuda" else WIDE
+    want = {"double": "float64", "whole": "int64"}.get(name, "float32" if name in wide else "bfloat16")
     with gt.autocast(device_type, dtype=BF16):
         got = cases(gt)[name](gt.ones(3, 4))
     assert got.dtype.name == want
+
+
+@needs_torch
+@pytest.mark.parametrize("name", sorted(cases(gt)))
+def test_types_are_pytorchs(name):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        want = str(cases(torch)[name](torch.ones(3, 4)).dtype).removeprefix("torch.")
+    with gt.autocast("cpu", dtype=BF16):
+        assert cases(gt)[name](gt.ones(3, 4)).dtype.name == want
 
 
 def model():
@@ -93,8 +100,9 @@ def test_modes_nest_end_with_errors_and_decorate():
     assert not gt.is_autocast_enabled()
     with gt.autocast("cpu"):
         assert gt.is_autocast_enabled() and gt.get_autocast_dtype("cpu") is BF16
+        assert gt.is_autocast_enabled("cpu") and not gt.is_autocast_enabled("cuda")
         with gt.autocast("cuda"):
-            assert (x @ x).dtype is gt.float16
+            assert (x @ x).dtype is gt.float16 and gt.is_autocast_enabled("cuda")
             with gt.autocast("cpu", enabled=False):
                 assert (x @ x).dtype is gt.float32
         assert (x @ x).dtype is BF16

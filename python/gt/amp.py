@@ -20,13 +20,15 @@ def is_autocast_available(device_type):
 
 
 def is_autocast_enabled(device_type=None):
-    """True inside `autocast`."""
-    return _gt._get_autocast()[0] is not None
+    """True inside `autocast`, of that kind of device if one is given."""
+    dtype, careful = _gt._get_autocast()
+    return dtype is not None and (device_type is None or careful == (_known(device_type) == "cuda"))
 
 
 def get_autocast_dtype(device_type):
-    """The type that `autocast` takes products in."""
-    return _gt._get_autocast()[0] or getattr(_gt, _DEFAULTS[_known(device_type)])
+    """The type that `autocast` takes products in for that kind of device, now or unless told otherwise."""
+    now = _gt._get_autocast()[0] if is_autocast_enabled(_known(device_type)) else None
+    return now or getattr(_gt, _DEFAULTS[device_type])
 
 
 def _known(device_type):
@@ -39,7 +41,9 @@ def _known(device_type):
 
 class autocast(_Mode):
     """Inside it, products of float32 operands are taken in a narrow type: matrix products, linear layers, convolutions
-    and attention. Losses are taken in float32; so are sums, powers, logarithms, norms and softmax for `"cuda"`."""
+    and attention. Losses are taken in float32; so are sums, powers, exponentials, logarithms, layer norm and softmax
+    for `"cuda"`. The kind of device chooses the rules and nothing else, and the innermost one counts. `cache_enabled` is
+    taken and changes nothing: casts that occur twice are done once in any case."""
 
     def __init__(self, device_type, dtype=None, enabled=True, cache_enabled=None):
         self.device, self._enabled = _known(device_type), bool(enabled)
@@ -77,7 +81,7 @@ def _narrow(*tensors):
 class GradScaler:
     """Multiplies a loss so that its gradients fit into float16, takes that out again before the optimizer's step, and
     leaves the step out if a gradient is infinite or NaN; then the scale shrinks, and after many steps without one it
-    grows."""
+    grows. `device` is taken and changes nothing: gradients lie where they lie."""
 
     def __init__(
         self,

@@ -269,3 +269,54 @@ pub unsafe fn mask_row<T: Num>(mask: &View, (b, h): (usize, usize), t: usize, ke
         }
     }
 }
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    /// Scores with numbers of all sizes, and some that are none.
+    fn scores(n: usize) -> Vec<f32> {
+        let mut u = 7u32;
+        let mut next = || {
+            u = u.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (u >> 8) as f32 / (1 << 21) as f32 - 4.0
+        };
+        let odd = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, 1e-40, -300.0];
+        (0..n).map(|i| if i % 97 == 96 { odd[i / 97 % odd.len()] } else { next() }).collect()
+    }
+
+    #[test]
+    fn registers_give_the_bits_of_the_plain_loops() {
+        if isa::level() < 3 {
+            return;
+        }
+        let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        for (n, first, step) in
+            [(64usize, 1, 1), (48, 48, 0), (37, 5, 1), (16, -3, 1), (100, 90, 1), (7, 7, 0)]
+        {
+            let (rows, pitch) = (32, n.next_multiple_of(LANES));
+            let seen = Visible { n, first, step };
+            let mut made = [0, 1].map(|_| (scores(rows * pitch), vec![0f32; rows], vec![0f32; rows]));
+            for (i, (x, tops, sums)) in made.iter_mut().enumerate() {
+                let (x, tops, sums) = (x.as_mut_ptr(), tops.as_mut_ptr(), sums.as_mut_ptr());
+                // SAFETY: rows are `pitch` long, and there is one number of each kind for every row.
+                unsafe {
+                    match i {
+                        0 => soften(x, rows, pitch, seen, 0.3, tops, sums),
+                        _ => soften_plain(x, rows, pitch, seen, 0.3, tops, sums),
+                    }
+                }
+            }
+            let [a, b] = made.map(|(x, tops, sums)| [bits(&x), bits(&tops), bits(&sums)]);
+            assert!(a == b, "{n} columns, {first} seen first");
+        }
+        let (a, b) = (scores(32 * 64), scores(33 * 64));
+        let mut made = [vec![0f32; 32], vec![0f32; 32]];
+        // SAFETY: rows of both are 64 long.
+        unsafe {
+            deltas(a.as_ptr(), b.as_ptr().add(5), (64, 64), 32, 48, made[0].as_mut_ptr());
+            deltas_plain(a.as_ptr(), b.as_ptr().add(5), (64, 64), 32, 48, made[1].as_mut_ptr());
+        }
+        assert_eq!(bits(&made[0]), bits(&made[1]));
+    }
+}
