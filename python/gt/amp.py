@@ -42,8 +42,8 @@ def _known(device_type):
 class autocast(_Mode):
     """Inside it, products of float32 operands are taken in a narrow type: matrix products, linear layers, convolutions
     and attention. Losses are taken in float32; so are sums, powers, exponentials, logarithms, layer norm and softmax
-    for `"cuda"`. The kind of device chooses the rules and nothing else, and the innermost one counts. `cache_enabled` is
-    taken and changes nothing: casts that occur twice are done once in any case."""
+    for `"cuda"`. The kind of device chooses the rules and nothing else, and the innermost one counts. `cache_enabled`
+    is taken and changes nothing: casts that occur twice are done once in any case."""
 
     def __init__(self, device_type, dtype=None, enabled=True, cache_enabled=None):
         self.device, self._enabled = _known(device_type), bool(enabled)
