@@ -1,6 +1,6 @@
 """How good the planner's own choice is: the examples of parallel training with every YAML file and with none.
 
-    python benchmarks/planner_choice.py [--examples fsdp] [--workers 8] [--model-size tiny] [--steps 30] [--repeat 3]
+    python benchmarks/planner_choice.py [--examples fsdp] [--workers 8] [--backend cpu] [--model-size tiny] [--steps 30] [--repeat 3]
 
 Each row is one example (its workers, its way to take a step), each column a file from examples/parallel, then what the
 planner chooses with GT_AUTO_SHARD=1 alone. Times are the least of some runs, in milliseconds a step; the last column is
@@ -30,6 +30,7 @@ def start(name, args, steps, *more, **variables):
     line = [sys.executable, str(PARALLEL / f"{name}.py"), "--json", "--model-size", args.model_size]
     line += ["--steps", str(steps), "--batch-size", str(args.batch_size), "--seq-len", str(args.seq_len), *more]
     line += ["--workers", str(args.workers)] if args.workers else []
+    variables |= {"GT_BACKEND": args.backend} if args.backend else {}
     env = os.environ | variables
     done = subprocess.run(line, capture_output=True, text=True, timeout=args.timeout, env=env)
     if done.returncode:
@@ -82,6 +83,7 @@ def main():
     parser.add_argument("--examples", nargs="+", default=NAMES, choices=NAMES)
     parser.add_argument("--model-size", default="tiny", choices=["tiny", "small"])
     parser.add_argument("--workers", type=int, help="for every example, instead of its own number")
+    parser.add_argument("--backend", help="of all workers; `cpu` on a machine with fewer GPUs than workers")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--seq-len", type=int, default=64)

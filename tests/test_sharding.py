@@ -166,7 +166,11 @@ assert (gt.ones(1000) * 2).sum().item() == 2000
 
 
 def test_workers_that_each_have_all_cores_are_used(run_python, start_system):
-    system = start_system(2)
+    # On CPUs: for a GPU the product is too small to be split.
+    system = start_system()
+    for name in ("w0", "w1"):
+        system.add_worker(name, "--backend", "cpu")
+    system.wait(2)
     run_python(
         f"""
 import gt

@@ -176,11 +176,14 @@ impl Hub {
                 Action::Carry(_) => {}
                 Action::Plan { ask, program } => {
                     let hub = Arc::downgrade(self);
-                    divide_aside(program, move |result| {
+                    let started = divide_aside(program, move |result| {
                         if let Some(hub) = hub.upgrade() {
                             hub.step(&mut hub.state.lock(), Event::Planned { ask, result });
                         }
                     });
+                    if let Err(error) = started {
+                        self.step(state, Event::Planned { ask, result: Err(error) });
+                    }
                 }
                 Action::Log(line) => {
                     if let Some(log) = &mut state.log {

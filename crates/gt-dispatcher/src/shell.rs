@@ -175,10 +175,13 @@ impl Shell {
                 Action::Carry(carry) => self.carry(carry, out),
                 Action::Plan { ask, program } => {
                     let handle = self.handle.clone();
-                    divide_aside(program, move |result| {
+                    let started = divide_aside(program, move |result| {
                         let written = written(&result);
                         handle.inject(Box::new(Planned { ask, result, written }));
                     });
+                    if let Err(error) = started {
+                        self.step(Event::Planned { ask, result: Err(error) }, out);
+                    }
                 }
                 Action::Log(line) => {
                     if self.debug {

@@ -19,6 +19,9 @@ use std::time::{Duration, Instant};
 const TRAINER: SessionId = SessionId(1);
 const OTHER: SessionId = SessionId(2);
 
+/// How many turns are told of.
+const LONGEST: usize = 4;
+
 /// Qwen3-0.6B.
 const SMALLEST: qwen3::Sizes = qwen3::Sizes {
     layers: 28,
@@ -38,7 +41,8 @@ struct Cluster {
     spent: Duration,
     /// The time in which a server wrote what went to workers.
     wrote: Duration,
-    /// The turns of the dispatcher since somebody looked: what each was about, its time, and the processor's part of it.
+    /// The longest turns of the dispatcher since somebody looked, the longest first. No more are kept: a list of all of
+    /// them grows by megabytes, which another session would wait for.
     turns: Vec<Turn>,
     /// Turns are timed by the processor's clock as well, which takes time itself.
     closely: bool,
@@ -117,7 +121,10 @@ impl Cluster {
         self.writes(&out);
         (self.spent, self.wrote) = (self.spent + stepped, self.wrote + (start.elapsed() - stepped));
         if self.closely {
-            self.turns.push(Turn { what, took: start.elapsed(), ran: running() - before });
+            let turn = Turn { what, took: start.elapsed(), ran: running() - before };
+            let place = self.turns.partition_point(|t| t.took >= turn.took);
+            self.turns.insert(place, turn);
+            self.turns.truncate(LONGEST);
         }
         for action in out {
             match action {
@@ -188,11 +195,12 @@ impl Cluster {
         while let Some((ask, program)) = self.plans.pop() {
             let (done, answer) = channel();
             let start = Instant::now();
-            divide_aside(program, move |result| {
+            let started = divide_aside(program, move |result| {
                 let parts = result.iter().flatten().flat_map(|divided| divided.structures());
                 let written: Vec<Written> = parts.map(Written::new).collect();
                 let _ = done.send((result, written, start.elapsed()));
             });
+            started.expect("a thread");
             let (result, written, time) = self.wait(&answer, other);
             written.into_iter().for_each(|written| self.shelf.add(written));
             took += time;
@@ -325,13 +333,11 @@ fn measure(name: &str, workers: u32, steps: u64, signal: Option<SignalSpec>) {
                 ms(planning)
             );
             cluster.closely = false;
-            let mut turns = std::mem::take(&mut cluster.turns);
-            turns.sort_by_key(|turn| std::cmp::Reverse(turn.ran));
             println!(
                 "  meanwhile another session waited for {:.2} ms at most; the longest turns:",
                 ms(other.longest)
             );
-            for turn in turns.iter().take(4) {
+            for turn in std::mem::take(&mut cluster.turns) {
                 println!("  {:7.2} ms, {:.2} of them running: {}", ms(turn.took), ms(turn.ran), turn.what);
             }
         } else {

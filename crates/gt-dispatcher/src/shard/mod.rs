@@ -183,15 +183,16 @@ fn step_aside(instr: usize) {
     }
 }
 
-/// Divides a program on a thread of its own and tells the answer. A panic is an error like others.
-pub fn divide_aside(ask: Arc<Ask>, tell: impl FnOnce(Answer) + Send + 'static) {
+/// Divides a program on a thread of its own and tells the answer. A panic is an error like others. Fails where there is no
+/// thread to be had: then nobody will tell.
+pub fn divide_aside(ask: Arc<Ask>, tell: impl FnOnce(Answer) + Send + 'static) -> Result<()> {
     let work = move || {
         give_way(NICE);
         let done = catch_unwind(AssertUnwindSafe(|| divide(&ask).map(|d| d.map(Arc::new))));
         tell(done.unwrap_or_else(|_| bail!(Runtime, "planning failed: see the server's log")));
     };
-    // Without a thread the question stays open, and with it the session: say so at once instead.
-    if let Err(error) = std::thread::Builder::new().name("gt-planner".into()).spawn(work) {
-        eprintln!("gt dispatcher: cannot start a thread to plan on: {error}");
+    match std::thread::Builder::new().name("gt-planner".into()).spawn(work) {
+        Ok(_) => Ok(()),
+        Err(error) => bail!(Runtime, "there is no thread to plan this program on: {error}"),
     }
 }
