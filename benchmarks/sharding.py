@@ -83,7 +83,7 @@ def work(gt, case, iterations, part=0, parts=1):
     gt.synchronize()
 
     def step(i):
-        y = inputs[i] @ weights[0]
+        y = inputs[i % len(inputs)] @ weights[0]
         for w in weights[1:]:
             y = y.relu() @ w
         return y
@@ -126,6 +126,16 @@ def timed(gt, step, i, download):
 
 
 WARMUP = 2
+# A row is measured for as many seconds at least: two cores that were idle take a while to reach their speed.
+SETTLED = 1.0
+
+
+def repeated(once, iterations):
+    """The least of what `once` gives for each iteration."""
+    times, begin = [], time.perf_counter()
+    while len(times) < iterations + WARMUP or time.perf_counter() - begin < SETTLED:
+        times.append(once(len(times)))
+    return min(times[WARMUP:])
 
 
 def measure(gt, case, iterations, download, workers=None):
@@ -137,8 +147,7 @@ def measure(gt, case, iterations, download, workers=None):
         inside = gt.signal.context(name)
     with inside:
         step = work(gt, case, iterations + WARMUP)
-        times = [timed(gt, step, i, download) for i in range(iterations + WARMUP)]
-    return min(times[WARMUP:])
+        return repeated(lambda i: timed(gt, step, i, download), iterations)
 
 
 def child():
@@ -165,8 +174,7 @@ def child():
         return
     step = work(gt, case, args.iterations + WARMUP, args.part, args.parts)
     print("ready", flush=True)
-    for i in range(args.iterations + WARMUP):
-        sys.stdin.readline()
+    for i, _ in enumerate(sys.stdin):
         print(timed(gt, step, i, args.download), flush=True)
 
 
@@ -203,13 +211,14 @@ def alone(case, devices, iterations, download):
         for process in processes:
             if process.stdout.readline().strip() != "ready":
                 raise SystemExit(f"{case.name}: a process on its own failed")
-        times = []
-        for _ in range(iterations + WARMUP):
+
+        def once(_):
             for process in processes:
                 process.stdin.write("go\n")
                 process.stdin.flush()
-            times.append(max(float(process.stdout.readline()) for process in processes))
-        return min(times[WARMUP:])
+            return max(float(process.stdout.readline()) for process in processes)
+
+        return repeated(once, iterations)
     finally:
         for process in processes:
             process.stdin.close()

@@ -143,7 +143,7 @@ fn best(ask: &Ask) -> Result<Option<(Choice, Template, Thought)>> {
     let Some((choice, template, verdict, lean)) = best else { return Ok(None) };
     let (all, one) = (verdict.seconds + ask.costs.start + bringing(ask), alone(ask));
     let fits = one.peak <= ask.costs.room || one.peak <= verdict.peak;
-    if !ask.is_given() && !ask.costs.always && fits && all > 0.9 * one.seconds {
+    if !ask.is_given() && !ask.costs.always && fits && all > one.seconds {
         return Ok(None);
     }
     Ok(Some((choice, template, Thought { lean, verdict, alone: one })))

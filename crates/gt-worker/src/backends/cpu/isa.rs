@@ -35,6 +35,32 @@ fn detect() -> u8 {
     level
 }
 
+/// True on processors where too much memory asked for in an inner loop makes its other loads wait: Intel's have few places for
+/// lines on their way, and hold one for each line asked for until it is there.
+#[inline(always)]
+pub fn asks_sparingly() -> bool {
+    match SPARING.load(Ordering::Relaxed) {
+        0 => find_maker(),
+        known => known == 2,
+    }
+}
+
+/// 0 not asked yet, 1 no, 2 yes.
+static SPARING: AtomicU8 = AtomicU8::new(0);
+
+#[cold]
+fn find_maker() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    let sparing = {
+        let id = std::arch::x86_64::__cpuid(0);
+        [id.ebx, id.edx, id.ecx].map(u32::to_le_bytes).concat() == b"GenuineIntel"
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let sparing = false;
+    SPARING.store(1 + sparing as u8, Ordering::Relaxed);
+    sparing
+}
+
 /// Words for the processor's level.
 pub fn name() -> &'static str {
     match level() {

@@ -241,6 +241,8 @@ mod tests {
             (100, 65, 513),
             (500, 40, 20),
             (30, 300, 1024),
+            (140, 70, 300),
+            (155, 64, 1024),
         ];
         for (m, n, k) in sizes {
             for layout in 0..4 {
@@ -295,24 +297,27 @@ mod tests {
         }
     }
 
-    /// A part of a product has the bits of the whole .
+    /// A part of a product has the bits of the whole, whether its left side is copied or not.
     #[test]
     fn parts_have_the_bits_of_the_whole() {
-        let (m, n, k) = (61, 130, 700);
-        let (a, b) = (numbers(m * k, 5), numbers(k * n, 6));
-        let (ma, mb) = (Mat::new(a.as_ptr(), k as isize, 1), Mat::new(b.as_ptr(), n as isize, 1));
-        let (mut whole, mut parts) = (vec![0f32; m * n], vec![0f32; m * n]);
-        // SAFETY: the sizes are those of the vectors.
-        unsafe {
-            product(m, n, k, ma, mb, &To::new(whole.as_mut_ptr(), n));
-            for (r, rows) in [(0, 5), (5, 13), (18, 43)] {
-                for (c, cols) in [(0, 37), (37, 93)] {
-                    let to = To::new(parts.as_mut_ptr().add(r * n + c), n);
-                    product(rows, cols, k, ma.from(r, 0), mb.from(0, c), &to);
+        for (m, n, k, across) in [(61, 130, 700, false), (61, 130, 1024, false), (161, 130, 700, true)] {
+            let (a, b) = (numbers(m * k, 5), numbers(k * n, 6));
+            let (rs, cs) = if across { (1, m) } else { (k, 1) };
+            let (ma, mb) =
+                (Mat::new(a.as_ptr(), rs as isize, cs as isize), Mat::new(b.as_ptr(), n as isize, 1));
+            let (mut whole, mut parts) = (vec![0f32; m * n], vec![0f32; m * n]);
+            // SAFETY: the sizes are those of the vectors.
+            unsafe {
+                product(m, n, k, ma, mb, &To::new(whole.as_mut_ptr(), n));
+                for (r, rows) in [(0, 5), (5, 13), (18, m - 18)] {
+                    for (c, cols) in [(0, 37), (37, 93)] {
+                        let to = To::new(parts.as_mut_ptr().add(r * n + c), n);
+                        product(rows, cols, k, ma.from(r, 0), mb.from(0, c), &to);
+                    }
                 }
             }
+            assert!(whole == parts, "{m}x{n}x{k}");
         }
-        assert!(whole == parts);
     }
 
     /// How operands lie changes no bit, for few rows and many.

@@ -3,7 +3,7 @@
 // Rows, columns and registers are named by their numbers here.
 #![allow(clippy::needless_range_loop)]
 
-use super::{Mat, To, panels};
+use super::{Mat, To, isa, panels};
 use std::arch::x86_64::*;
 
 #[path = "product_few.rs"]
@@ -127,6 +127,10 @@ const BLOCK_TERMS: usize = 256;
 const BLOCK_ROWS: usize = 528;
 /// Bytes of an operand or a result that is hardly in the second-level cache when it is needed.
 const LARGE: usize = 128 << 10;
+/// Bytes from a term to the next from which on a left side that lies across is copied.
+const ACROSS: usize = 512;
+/// Terms of it that are copied at a time.
+const SOME: usize = 32;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
@@ -136,12 +140,40 @@ fn share(left: usize, most: usize) -> usize {
     if left >= 2 * most || left <= most { left.min(most) } else { left.div_ceil(2) }
 }
 
-/// True if rows of the left side are to be copied before tiles read them: rows that lie multiples of a page apart fall on
-/// one another in the first-level cache.
-#[inline(always)]
-fn aliased<T>(a: &Mat<T>, n: usize, k: usize, width: usize) -> bool {
-    let step = a.rs.unsigned_abs() * std::mem::size_of::<T>();
-    a.cs == 1 && step.is_multiple_of(4096) && n >= 2 * width && k >= 64
+/// How tiles read the left side of a block.
+#[derive(Clone, Copy, PartialEq)]
+enum Lefts {
+    /// Where it lies.
+    There,
+    /// From a copy whose rows begin in different sets of the first-level cache: there, rows that lie multiples of a page apart
+    /// fall on one another.
+    Lines,
+    /// From a copy that has the rows of a tile beside each other for each term.
+    Tiles,
+}
+
+impl Lefts {
+    #[inline(always)]
+    fn of<T>(a: &Mat<T>, n: usize, k: usize, width: usize) -> Lefts {
+        let step = |s: isize| s.unsigned_abs() * std::mem::size_of::<T>();
+        let aliased = a.cs == 1 && step(a.rs).is_multiple_of(4096);
+        let across = a.rs == 1 && step(a.cs) >= ACROSS;
+        match n >= 2 * width && k >= 64 {
+            true if isa::asks_sparingly() && (aliased || across) => Lefts::Tiles,
+            true if aliased => Lefts::Lines,
+            _ => Lefts::There,
+        }
+    }
+
+    /// Elements that a copy takes.
+    #[inline(always)]
+    fn room<V: Vector>(self) -> usize {
+        match self {
+            Lefts::There => 0,
+            Lefts::Lines => BLOCK_ROWS * row_pitch::<V>(),
+            Lefts::Tiles => BLOCK_ROWS * BLOCK_TERMS,
+        }
+    }
 }
 
 /// One product, and how it is cut into blocks.
@@ -151,8 +183,9 @@ struct Job<'a, V: Vector> {
     a: Mat<V::T>,
     b: Mat<V::T>,
     c: &'a To<V::T>,
-    /// Room for a copy of a block of the left side, where it is copied.
-    lefts: Option<*mut V::T>,
+    lefts: Lefts,
+    /// Room for a copy of a block of the left side.
+    left_room: *mut V::T,
     /// Room for a panel of the right side, where it is copied.
     panel: Option<*mut V::T>,
     /// Operands and result are so large that they are asked for before they are needed.
@@ -180,12 +213,14 @@ unsafe fn product<V: Vector>(m: usize, n: usize, k: usize, a: Mat<V::T>, b: Mat<
         }
         let copy = b.cs != 1 || (m >= 24 && b.rs as usize * size >= 1024);
         let panel = BLOCK_TERMS * 2 * V::LANES;
-        let pack = aliased(&a, n, k, 2 * V::LANES);
-        let block = if pack { BLOCK_ROWS * row_pitch::<V>() } else { 0 };
-        let room = if copy || pack { panels((panel + block) * size) as *mut V::T } else { c.at };
-        let lefts = pack.then_some(room.wrapping_add(panel));
+        let lefts = Lefts::of(&a, n, k, 2 * V::LANES);
+        let room = match copy || lefts != Lefts::There {
+            true => panels((panel + lefts.room::<V>()) * size) as *mut V::T,
+            false => c.at,
+        };
+        let left_room = room.wrapping_add(panel);
         let large = (m * n).max(m * k).max(n * k) * size >= LARGE;
-        let job = Job::<V> { n, k, a, b, c, lefts, panel: copy.then_some(room), large };
+        let job = Job::<V> { n, k, a, b, c, lefts, left_room, panel: copy.then_some(room), large };
         let most = m.div_ceil(m.div_ceil(BLOCK_ROWS)).next_multiple_of(V::ROWS);
         for top in (0..m).step_by(most) {
             for first in (0..k).step_by(BLOCK_TERMS) {
@@ -211,9 +246,13 @@ impl<V: Vector> Job<'_, V> {
         let mut block = Block { top, rows, first, terms, left: self.a.from(top, first) };
         // SAFETY: as the caller promises.
         unsafe {
-            if let Some(room) = self.lefts {
-                copy_lines::<V>(block.left, room, row_pitch::<V>(), rows, terms);
-                block.left = Mat::new(room, row_pitch::<V>() as isize, 1);
+            match self.lefts {
+                Lefts::There => {}
+                Lefts::Lines => {
+                    copy_lines::<V>(block.left, self.left_room, row_pitch::<V>(), rows, terms);
+                    block.left = Mat::new(self.left_room, row_pitch::<V>() as isize, 1);
+                }
+                Lefts::Tiles => copy_tiles::<V>(block.left, self.left_room, rows, terms),
             }
             for col in (0..self.n).step_by(Self::WIDTH) {
                 self.columns(&block, col);
@@ -249,8 +288,11 @@ impl<V: Vector> Job<'_, V> {
                     bias: if last && !c.bias.is_null() { c.bias.add(col) } else { std::ptr::null() },
                 };
                 let whole = cols == Self::WIDTH;
-                let tile =
-                    Tile::<V> { k: terms, a: block.left.from(i, 0), b: right, b_rs: right_rs, mask, whole };
+                let a = match self.lefts {
+                    Lefts::Tiles => Mat::new(self.left_room.add(i * terms), 1, r as isize),
+                    _ => block.left.from(i, 0),
+                };
+                let tile = Tile::<V> { k: terms, a, b: right, b_rs: right_rs, mask, whole };
                 let ahead = self.ahead(block, col, i, t);
                 if wide {
                     tile.of_rows::<2>(r, &to, &ahead);
@@ -268,21 +310,51 @@ impl<V: Vector> Job<'_, V> {
 
     /// What tile `t` of a panel, which begins at row `i`, is to ask for: the left side of the next tile where it is read for
     /// the first time, or some of the next block's where that lies across; some of the next panel; the next tile's result.
+    /// Processors that have little room for lines on their way are asked only for what they do not find themselves.
     #[inline(always)]
     fn ahead(&self, block: &Block<V::T>, col: usize, i: usize, t: usize) -> Ahead {
         let size = std::mem::size_of::<V::T>();
         let each = LINE / size;
         let bytes = |elements: isize| elements * size as isize;
-        let (a, b, c, terms) = (self.a, self.b, self.c, block.terms);
+        let (b, c, terms) = (self.b, self.c, block.terms);
         let at = |x: Mat<V::T>| x.at as *const i8;
-        let mut ahead = Ahead::none(at(a));
+        let mut ahead = Ahead::none(at(self.a));
         if !self.large {
             return ahead;
         }
-        let more = i + V::ROWS < block.rows;
-        if self.lefts.is_none() && a.cs == 1 {
-            if col == 0 && more {
-                ahead.left = at(block.left.from(i + V::ROWS, 0));
+        let sparing = isa::asks_sparingly();
+        if !sparing {
+            self.ask_left(block, col, i, t, &mut ahead);
+        }
+        if block.first == 0 && i + V::ROWS < block.rows {
+            ahead.result = c.at.wrapping_add((block.top + i + V::ROWS) * c.rs + col) as *const i8;
+            ahead.result_step = bytes(c.rs as isize);
+        }
+        let next = match col + Self::WIDTH < self.n {
+            true => b.from(block.first, col + Self::WIDTH),
+            false if block.first + terms < self.k => b.from(block.first + terms, 0),
+            false => return ahead,
+        };
+        if b.cs == 1 && !sparing {
+            ahead.right = at(next.from(t / 2 * (terms / ROUND * RIGHTS), t % 2 * each));
+            ahead.right_step = bytes(b.rs);
+        } else if b.cs != 1 && b.rs == 1 {
+            ahead.right = at(next.from(t * each % terms.max(1), 0));
+            ahead.right_step = bytes(b.cs);
+        }
+        ahead
+    }
+
+    /// The left side of the next tile, or some of the next block's.
+    #[inline(always)]
+    fn ask_left(&self, block: &Block<V::T>, col: usize, i: usize, t: usize, ahead: &mut Ahead) {
+        let size = std::mem::size_of::<V::T>();
+        let each = LINE / size;
+        let bytes = |elements: isize| elements * size as isize;
+        let (a, terms) = (self.a, block.terms);
+        if self.lefts == Lefts::There && a.cs == 1 {
+            if col == 0 && i + V::ROWS < block.rows {
+                ahead.left = block.left.from(i + V::ROWS, 0).at as *const i8;
                 (ahead.left_step, ahead.left_turn) =
                     (bytes(a.rs), LINE as isize - bytes(LEFTS as isize * a.rs));
             }
@@ -295,23 +367,38 @@ impl<V: Vector> Job<'_, V> {
             ahead.left = from.wrapping_offset((line * each) as isize + start as isize * rs) as *const i8;
             ahead.left_step = bytes(rs);
         }
-        if block.first == 0 && more {
-            ahead.result = c.at.wrapping_add((block.top + i + V::ROWS) * c.rs + col) as *const i8;
-            ahead.result_step = bytes(c.rs as isize);
+    }
+}
+
+/// Copies rows of a left side tile by tile, the rows of a tile beside each other for each term.
+#[inline(always)]
+unsafe fn copy_tiles<V: Vector>(from: Mat<V::T>, to: *mut V::T, rows: usize, terms: usize) {
+    // What lies across is read some terms at a time, so that all of a line is read while it is in the cache.
+    let some = if from.rs == 1 { SOME } else { terms };
+    for first in (0..terms).step_by(some) {
+        let count = some.min(terms - first);
+        let mut i = 0;
+        while i < rows {
+            let r = share(rows - i, V::ROWS);
+            // SAFETY: as the caller promises; the copy has room for all rows of all terms.
+            unsafe {
+                let (from, to) = (from.from(i, first), to.add(i * terms + first * r));
+                if from.rs == 1 {
+                    let whole = (r - 1) / V::LANES * V::LANES;
+                    let mask = V::mask(r - whole);
+                    for p in 0..count {
+                        let (from, to) = (from.from(0, p).at, to.add(p * r));
+                        for j in (0..whole).step_by(V::LANES) {
+                            V::load(from.add(j)).store(to.add(j));
+                        }
+                        V::load_some(from.add(whole), mask).store_some(to.add(whole), mask);
+                    }
+                } else {
+                    V::turn(from.at, from.rs, to, r, r, count);
+                }
+            }
+            i += r;
         }
-        let next = match col + Self::WIDTH < self.n {
-            true => b.from(block.first, col + Self::WIDTH),
-            false if block.first + terms < self.k => b.from(block.first + terms, 0),
-            false => return ahead,
-        };
-        if b.cs == 1 {
-            ahead.right = at(next.from(t / 2 * (terms / ROUND * RIGHTS), t % 2 * each));
-            ahead.right_step = bytes(b.rs);
-        } else if b.rs == 1 {
-            ahead.right = at(next.from(t * each % terms.max(1), 0));
-            ahead.right_step = bytes(b.cs);
-        }
-        ahead
     }
 }
 
