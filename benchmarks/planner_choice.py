@@ -1,6 +1,7 @@
 """How good the planner's own choice is: the examples of parallel training with every YAML file and with none.
 
-    python benchmarks/planner_choice.py [--examples fsdp] [--workers 8] [--backend cpu] [--model-size tiny] [--steps 30] [--repeat 3]
+    python benchmarks/planner_choice.py [--examples fsdp] [--workers 8] [--backend cpu] [--model-size tiny]
+        [--steps 30] [--repeat 3]
 
 Each row is one example (its workers, its way to take a step), each column a file from examples/parallel, then what the
 planner chooses with GT_AUTO_SHARD=1 alone. Times are the least of some runs, in milliseconds a step; the last column is
