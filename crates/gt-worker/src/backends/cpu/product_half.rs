@@ -1,5 +1,5 @@
 //! Products of half types on one thread: f32 sums, rounded once. Where the processor multiplies pairs of bf16 itself it
-//! does; otherwise blocks of the operands are widened as they are met.
+//! does, by tiles of them where it can; otherwise blocks of the operands are widened as they are met.
 
 use super::convert::{narrow, widen};
 #[cfg(target_arch = "x86_64")]
@@ -7,6 +7,10 @@ use super::product::FEW;
 use super::product::{Mat, To, product};
 use gt_ir::DType;
 use std::cell::UnsafeCell;
+
+#[cfg(target_arch = "x86_64")]
+#[path = "product_amx.rs"]
+mod amx;
 
 thread_local! {
     static SCRATCH: UnsafeCell<Vec<u64>> = const { UnsafeCell::new(Vec::new()) };
@@ -44,7 +48,12 @@ pub unsafe fn half_product(m: usize, n: usize, k: usize, a: Mat<u16>, b: Mat<u16
     #[cfg(target_arch = "x86_64")]
     if c.dtype == DType::BF16 && m > FEW && x86::usable() {
         // SAFETY: the unit was detected; the rest is passed on from the caller.
-        return unsafe { x86::pairs(m, n, k, a, b, c) };
+        return unsafe {
+            match k > 0 && amx::usable() {
+                true => amx::product(m, n, k, a, b, c),
+                false => x86::pairs(m, n, k, a, b, c),
+            }
+        };
     }
     // SAFETY: passed on from the caller.
     unsafe { widened(m, n, k, a, b, c) }
@@ -151,13 +160,13 @@ mod x86 {
 
     /// Rows and columns of a tile.
     const ROWS: usize = 12;
-    const COLS: usize = 32;
+    pub const COLS: usize = 32;
     /// Rows of the left side that are packed together.
     const BLOCK: usize = 96;
 
     /// Pairs of terms: `to[p * step + j]` holds elements 2p and 2p + 1 of line j, the last with a zero if need be.
     #[target_feature(enable = "avx2")]
-    unsafe fn pack(x: Mat<u16>, lines: usize, k: usize, to: *mut u32, step: usize) {
+    pub unsafe fn pack(x: Mat<u16>, lines: usize, k: usize, to: *mut u32, step: usize) {
         let whole = k / 2;
         // SAFETY: as the caller promises.
         unsafe {
@@ -277,9 +286,16 @@ mod tests {
                     })
                     .collect()
             };
-            for (m, n, k) in
-                [(1, 40, 33), (5, 7, 9), (13, 33, 64), (100, 65, 301), (12, 32, 2), (30, 20, 1), (6, 6, 0)]
-            {
+            for (m, n, k) in [
+                (1, 40, 33),
+                (5, 7, 9),
+                (13, 33, 64),
+                (100, 65, 301),
+                (12, 32, 2),
+                (30, 20, 1),
+                (6, 6, 0),
+                (40, 33, 17000),
+            ] {
                 let (a, b, bias) = (numbers(m * k), numbers(k * n), numbers(n));
                 for layout in 0..4 {
                     let lhs = match layout & 1 {
@@ -319,6 +335,37 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    /// A part of a product has the bits of the whole.
+    #[test]
+    fn parts_have_the_bits_of_the_whole() {
+        let (m, n, k) = (77, 130, 701);
+        let numbers = |n: usize, step: usize| -> Vec<u16> {
+            (0..n).map(|i| bf16::from_f32((i * step % 251) as f32 / 125.0 - 1.0).to_bits()).collect()
+        };
+        let (a, b) = (numbers(m * k, 7), numbers(k * n, 11));
+        for across in [false, true] {
+            let lhs = if across {
+                Mat::new(a.as_ptr(), 1, m as isize)
+            } else {
+                Mat::new(a.as_ptr(), k as isize, 1)
+            };
+            let rhs = Mat::new(b.as_ptr(), n as isize, 1);
+            let (mut whole, mut parts) = (vec![0u16; m * n], vec![0u16; m * n]);
+            let to = |at: *mut u16| HalfTo { dtype: DType::BF16, at, rs: n, bias: None };
+            // SAFETY: the sizes are those of the vectors.
+            unsafe {
+                half_product(m, n, k, lhs, rhs, &to(whole.as_mut_ptr()));
+                for (r, rows) in [(0, 5), (5, 33), (38, 39)] {
+                    for (c, cols) in [(0, 37), (37, 93)] {
+                        let at = to(parts.as_mut_ptr().add(r * n + c));
+                        half_product(rows, cols, k, lhs.from(r, 0), rhs.from(0, c), &at);
+                    }
+                }
+            }
+            assert!(whole == parts);
         }
     }
 }
