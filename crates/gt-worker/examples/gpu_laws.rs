@@ -3,9 +3,8 @@
 //!
 //! `cargo run --release -p gt-worker --example gpu_laws [SECONDS] [SEED]`. Failures, attention and long rows come first, all
 //! of them. Then several threads check samples in an order that the seed decides, and random programs in what is left of the
-//! seconds, of which samples take three quarters at most. One
-//! line for each law that breaks, then what was covered; the status says whether any broke. `GT_RANDOM_SEED` replays one
-//! random program alone.
+//! seconds, of which samples take three quarters at most. One line for each law that breaks, then what was covered; the status
+//! says whether any broke. `GT_RANDOM_SEED` replays one random program alone.
 
 use gt_compiler::CompileOptions;
 use gt_ir::host::{HostTensor, close, close_by_dtype, tolerance};

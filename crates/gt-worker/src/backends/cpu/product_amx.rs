@@ -1,5 +1,5 @@
-//! Products of bf16 by the tiles of AMX: sixteen rows by sixteen columns of sums in a register, 32 terms at a time. Every
-//! element of a result is one chain over pairs of terms in order, so how a product is cut does not change a bit.
+//! Products of bf16 by the tiles of AMX: sixteen rows by sixteen columns of sums in a register, to which 32 terms are added at
+//! a time, from the first term on. So how a product is cut into rows and columns does not change a bit.
 
 use super::super::product::Mat;
 use super::x86::{COLS, pack};
