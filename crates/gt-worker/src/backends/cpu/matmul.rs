@@ -56,21 +56,15 @@ const LEAST: (usize, usize) = (24, 32);
 const AREA: [usize; 2] = [8 << 10, 40 << 10];
 /// Terms of a long sum.
 const LONG: usize = 1024;
-/// The most elements of a part whose result is used while it is in the cache.
-const CACHED: usize = 64 << 10;
 
 /// A part of a result.
-#[derive(Clone, Copy, Debug)]
-pub struct Part {
-    pub batch: usize,
-    pub row: usize,
-    pub col: usize,
-    pub rows: usize,
-    pub cols: usize,
+struct Part {
+    batch: usize,
+    row: usize,
+    col: usize,
+    rows: usize,
+    cols: usize,
 }
-
-/// What is to happen to each part of a result as soon as it is finished, on the thread that made it.
-pub type After<'a> = Option<&'a (dyn Fn(Part) + Sync)>;
 
 /// The parts of `batches` results, as rows by columns of each: as many as pay, whatever the bits.
 struct Grid {
@@ -81,15 +75,14 @@ struct Grid {
 }
 
 impl Grid {
-    fn new(m: usize, n: usize, k: usize, batches: usize, threads: usize, cached: bool) -> Grid {
+    fn new(m: usize, n: usize, k: usize, batches: usize, threads: usize) -> Grid {
         let (mut down, mut across) = (1, 1);
         let (work, worth) = if m <= FEW { (n * k, WORTH_READING) } else { (m * n * k, WORTH) };
         // Two tasks for each thread leave room for one that is late, unless that makes them small.
         let want = (batches * work / worth).min(2 * threads);
         let small = m > FEW && batches * m * n < AREA[(k >= LONG) as usize] * want;
         let want = if threads == 1 || small || want <= threads { want.min(threads) } else { want };
-        let least = if cached { (m * n).div_ceil(CACHED) } else { 1 };
-        while batches * down * across < want || down * across < least {
+        while batches * down * across < want {
             let rows = m / (2 * down) >= LEAST.0;
             let cols = n / (2 * across) >= LEAST.1;
             match (rows, cols) {
@@ -117,8 +110,7 @@ impl Grid {
     }
 }
 
-/// `after` sees every part of the result once, finished.
-pub fn run(mm: &Matmul, bases: Bases, threads: &Threads, after: After) {
+pub fn run(mm: &Matmul, bases: Bases, threads: &Threads) {
     if mm.batch.numel() * mm.m * mm.n == 0 {
         return;
     }
@@ -126,9 +118,9 @@ pub fn run(mm: &Matmul, bases: Bases, threads: &Threads, after: After) {
     let bias = mm.bias.as_ref().map(|t| Matrix::new(t, bases));
     let out = Ptr::new(bases.ptrs[mm.out as usize]);
     match mm.a.dtype {
-        DType::F32 => return floats::<f32>(mm, a, b, bias, out, threads, after),
-        DType::F64 => return floats::<f64>(mm, a, b, bias, out, threads, after),
-        DType::F16 | DType::BF16 => return halves(mm, a, b, bias, out, threads, after),
+        DType::F32 => floats::<f32>(mm, a, b, bias, out, threads),
+        DType::F64 => floats::<f64>(mm, a, b, bias, out, threads),
+        DType::F16 | DType::BF16 => halves(mm, a, b, bias, out, threads),
         DType::U8 => ints::<u8>(mm, a, b, bias, out, threads),
         DType::I8 => ints::<i8>(mm, a, b, bias, out, threads),
         DType::I16 => ints::<i16>(mm, a, b, bias, out, threads),
@@ -136,20 +128,9 @@ pub fn run(mm: &Matmul, bases: Bases, threads: &Threads, after: After) {
         DType::I64 => ints::<i64>(mm, a, b, bias, out, threads),
         DType::Bool => debug_assert_eq!(mm.a.dtype.kind(), Kind::Int, "the type rule refuses bool"),
     }
-    if let Some(after) = after {
-        (0..mm.batch.numel()).for_each(|batch| after(Part { batch, row: 0, col: 0, rows: mm.m, cols: mm.n }));
-    }
 }
 
-fn floats<T: Float>(
-    mm: &Matmul,
-    a: Matrix,
-    b: Matrix,
-    bias: Option<Matrix>,
-    out: Ptr,
-    threads: &Threads,
-    after: After,
-) {
+fn floats<T: Float>(mm: &Matmul, a: Matrix, b: Matrix, bias: Option<Matrix>, out: Ptr, threads: &Threads) {
     let (m, n, k) = (mm.m, mm.n, mm.k);
     let size = std::mem::size_of::<T>();
     let batches = mm.batch.numel();
@@ -157,8 +138,8 @@ fn floats<T: Float>(
     // A single column is a single row of the transposed product.
     let turned = n == 1 && m > 1;
     let grid = match turned {
-        true => Grid::new(1, m, k, batches, threads.count(), after.is_some()),
-        false => Grid::new(m, n, k, batches, threads.count(), after.is_some()),
+        true => Grid::new(1, m, k, batches, threads.count()),
+        false => Grid::new(m, n, k, batches, threads.count()),
     };
     let units = batches * grid.len();
     let tasks = if grid.len() > 1 { units } else { tasks(threads, batches * m * n * k.max(1) / 8, units) };
@@ -190,31 +171,15 @@ fn floats<T: Float>(
                     }
                 }
             }
-            if let Some(after) = after {
-                after(match turned {
-                    true => {
-                        Part { row: part.col, col: 0, rows: part.cols, cols: part.rows, batch: part.batch }
-                    }
-                    false => part,
-                });
-            }
         }
     });
 }
 
-fn halves(
-    mm: &Matmul,
-    a: Matrix,
-    b: Matrix,
-    bias: Option<Matrix>,
-    out: Ptr,
-    threads: &Threads,
-    after: After,
-) {
+fn halves(mm: &Matmul, a: Matrix, b: Matrix, bias: Option<Matrix>, out: Ptr, threads: &Threads) {
     let (m, n, k) = (mm.m, mm.n, mm.k);
     let batches = mm.batch.numel();
     let lies = |x: &Matrix, i: usize| Mat::new(x.batch(i, 2) as *const u16, x.rs, x.cs);
-    let grid = Grid::new(m, n, k, batches, threads.count(), after.is_some());
+    let grid = Grid::new(m, n, k, batches, threads.count());
     let units = batches * grid.len();
     let tasks = if grid.len() > 1 { units } else { tasks(threads, batches * m * n * k.max(1) / 8, units) };
     threads.run(tasks, &|t| {
@@ -229,9 +194,6 @@ fn halves(
                 let to = HalfTo { dtype: mm.a.dtype, at: at.wrapping_add(r * n), rs: n, bias };
                 // SAFETY: the operands hold these rows and columns by their maps; the part of the result is ours alone.
                 unsafe { half_product(step.min(part.rows - r), part.cols, k, lhs, rhs, &to) };
-            }
-            if let Some(after) = after {
-                after(part);
             }
         }
     });

@@ -241,7 +241,7 @@ impl CpuPlan {
                 let name = self.structure.instrs[step.instr as usize].op.text();
                 return index::check_nonzero(divisor, *dtype, name, bases);
             }
-            Work::Matmul(mm) => matmul::run(mm, bases, threads, None),
+            Work::Matmul(mm) => matmul::run(mm, bases, threads),
             Work::Attention(x) => attend::forward(x, bases, threads),
             Work::AttentionGrad(x) => attend::backward(x, bases, threads),
             Work::Random { dist, dtype, len, key, offset, out } => {
