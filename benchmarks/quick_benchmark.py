@@ -1,6 +1,6 @@
 """How automatic sharding scales. Starts the server and one worker per GPU, measures, and cleans up:
 
-    python benchmarks/quick_benchmark.py --gpus 8 --quick       # 3 tests, 3 iterations each
+    python benchmarks/quick_benchmark.py --gpus 8 --quick       # 3 tests, at least 3 iterations each
     python benchmarks/quick_benchmark.py --gpus 1 4 8           # full comparison
     python benchmarks/quick_benchmark.py --gpus 1 2 --workers cpu --threads 1
 

@@ -373,14 +373,14 @@ def options(doc):
     """The options of both benchmarks."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", type=int, nargs="+", default=[1, 8], help="numbers of workers to compare")
-    parser.add_argument("--quick", action="store_true", help="3 tests, 3 iterations each")
+    parser.add_argument("--quick", action="store_true", help="3 tests, at least 3 iterations each")
     parser.add_argument("--port", type=int, default=9000, help="port of the server")
     parser.add_argument("--workers", choices=["auto", "gpu", "cpu"], default="auto", help="what the workers run on")
     parser.add_argument("--threads", type=int, help="threads of each CPU worker; by default the cores are divided")
     parser.add_argument(
         "--scale", type=float, help="factor of all sizes; by default 1, on CPUs 0.25, or 0.5 from 8 cores on"
     )
-    parser.add_argument("--iterations", type=int, help="runs per row, of which the fastest counts")
+    parser.add_argument("--iterations", type=int, help="runs per row at least, of which the fastest counts")
     parser.add_argument("--kinds", nargs="+", choices=list(TITLES), default=list(TITLES), help="which tables")
     parser.add_argument("--download", action="store_true", help="include the download of each result")
     parser.add_argument("--no-baseline", action="store_true", help="do not measure what the machine allows")
