@@ -7,6 +7,7 @@
 A count below the number of workers uses the first so many of them, by a signal that names them.
 """
 
+import contextlib
 import os
 import time
 
@@ -26,11 +27,7 @@ def main():
             f"python -m gt.worker --host localhost -p {args.port}"
         )
 
-    def seconds_of(count, chosen):
-        first = None if count == there else count
-        return [sharding.system(case, address, args.iterations, args.download, first) for case in chosen]
-
-    sharding.run(args, seconds_of)
+    sharding.run(args, lambda count: contextlib.nullcontext((address, None if count == there else count)))
 
 
 def workers(address, wanted, seconds=20):

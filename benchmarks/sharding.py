@@ -126,39 +126,21 @@ def timed(gt, step, i, download):
 
 
 WARMUP = 2
-# A row is measured for as many seconds at least: two cores that were idle take a while to reach their speed.
+# A row is measured for as many seconds at least, on the system and on the machine alone: cores that were idle take a
+# while to reach their speed.
 SETTLED = 1.0
-
-
-def repeated(once, iterations):
-    """The least of what `once` gives for each iteration."""
-    times, begin = [], time.perf_counter()
-    while len(times) < iterations + WARMUP or time.perf_counter() - begin < SETTLED:
-        times.append(once(len(times)))
-    return min(times[WARMUP:])
-
-
-def measure(gt, case, iterations, download, workers=None):
-    """Seconds of the fastest iteration. With `workers` only the first so many of them are used."""
-    inside = contextlib.nullcontext()
-    if workers is not None:
-        name = f"first_{workers}"
-        gt.register_config(name, gt.SignalConfig(workers=list(range(workers))))
-        inside = gt.signal.context(name)
-    with inside:
-        step = work(gt, case, iterations + WARMUP)
-        return repeated(lambda i: timed(gt, step, i, download), iterations)
+# How often the two take turns at least.
+TURNS = 3
 
 
 def child():
-    """A process of its own: `system` measures a running system, `alone` does one part whenever it is told to."""
+    """A process of its own that does one case, or one part of it, whenever it is told to."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("role", choices=["system", "alone"])
     parser.add_argument("--case", type=json.loads)
     parser.add_argument("--iterations", type=int)
     parser.add_argument("--download", action="store_true")
-    parser.add_argument("--address")
-    parser.add_argument("--workers", type=int)
+    parser.add_argument("--address", help="a running system; without it the process is its own")
+    parser.add_argument("--workers", type=int, help="use only the first so many")
     parser.add_argument("--part", type=int, default=0)
     parser.add_argument("--parts", type=int, default=1)
     parser.add_argument("--cores", type=json.loads)
@@ -168,63 +150,94 @@ def child():
     import gt
 
     case = Case(args.case["kind"], args.case["rows"], tuple(args.case["sizes"]))
-    if args.role == "system":
+    if args.address:
         gt.connect(args.address)
-        print(json.dumps(measure(gt, case, args.iterations, args.download, args.workers)))
-        return
-    step = work(gt, case, args.iterations + WARMUP, args.part, args.parts)
-    print("ready", flush=True)
-    for i, _ in enumerate(sys.stdin):
-        print(timed(gt, step, i, args.download), flush=True)
+    inside = contextlib.nullcontext()
+    if args.workers is not None:
+        name = f"first_{args.workers}"
+        gt.register_config(name, gt.SignalConfig(workers=list(range(args.workers))))
+        inside = gt.signal.context(name)
+    with inside:
+        step = work(gt, case, args.iterations + WARMUP, args.part, args.parts)
+        print("ready", flush=True)
+        for i, _ in enumerate(sys.stdin):
+            print(timed(gt, step, i, args.download), flush=True)
 
 
-def command(role, case, iterations, download):
-    row = json.dumps(dataclasses.asdict(case))
-    line = [sys.executable, __file__, role, "--case", row, "--iterations", str(iterations)]
-    return line + (["--download"] if download else [])
+class Side:
+    """Processes that do a case together: one on a running system, or one per device alone."""
 
+    def __init__(self, case, iterations, download):
+        self.case, self.processes, self.times = case, [], []
+        row = json.dumps(dataclasses.asdict(case))
+        self.line = [sys.executable, __file__, "--case", row, "--iterations", str(iterations)]
+        self.line += ["--download"] if download else []
 
-def system(case, address, iterations, download, workers=None):
-    """Seconds on a running system, measured from a process that shards automatically."""
-    line = command("system", case, iterations, download) + ["--address", address]
-    if workers is not None:
-        line += ["--workers", str(workers)]
-    done = subprocess.run(line, capture_output=True, text=True, env={**os.environ, "GT_AUTO_SHARD": "1"})
-    if done.returncode:
-        raise SystemExit(f"{case.name}: the measurement failed:\n{done.stdout}{done.stderr}")
-    return json.loads(done.stdout.splitlines()[-1])
+    def __enter__(self):
+        return self
 
-
-def alone(case, devices, iterations, download):
-    """Seconds of independent processes, one per device, that do their parts at the same time."""
-    processes = []
-    for i, device in enumerate(devices):
-        line = command("alone", case, iterations, download) + ["--part", str(i), "--parts", str(len(devices))]
-        env = {**os.environ, **device.env}
-        env.pop("GT_SERVER", None)
-        env.pop("GT_AUTO_SHARD", None)
-        if device.cores:
-            line += ["--cores", json.dumps(device.cores)]
-        process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
-        processes.append(process)
-    try:
-        for process in processes:
-            if process.stdout.readline().strip() != "ready":
-                raise SystemExit(f"{case.name}: a process on its own failed")
-
-        def once(_):
-            for process in processes:
-                process.stdin.write("go\n")
-                process.stdin.flush()
-            return max(float(process.stdout.readline()) for process in processes)
-
-        return repeated(once, iterations)
-    finally:
-        for process in processes:
+    def __exit__(self, *_):
+        for process in self.processes:
             process.stdin.close()
             process.kill()
             process.wait()
             process.stdout.close()
+
+    def start(self, options, env):
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(self.line + options, stdin=pipe, stdout=pipe, text=True, env=env)
+        self.processes.append(process)
+
+    def said(self, process):
+        line = process.stdout.readline().strip()
+        if not line:
+            raise SystemExit(f"{self.case.name}: the measurement failed, see above")
+        return line
+
+    def warm_up(self):
+        for process in self.processes:
+            assert self.said(process) == "ready"
+        for _ in range(WARMUP):
+            self.once()
+
+    def once(self):
+        for process in self.processes:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        return max(float(self.said(process)) for process in self.processes)
+
+    def turn(self, iterations):
+        self.times.append(min(self.once() for _ in range(iterations)))
+
+    @property
+    def seconds(self):
+        return min(self.times)
+
+
+def measure(case, address, workers, alone, iterations, download):
+    """Seconds of a case on a running system, and of processes of their own on the devices `alone` (None without any).
+
+    The two take turns, so that the machine's good moments are as likely to be the one's as the other's; the fastest
+    iteration counts.
+    """
+    with contextlib.ExitStack() as stack:
+        sides = [stack.enter_context(Side(case, iterations, download)) for _ in range(2 if alone else 1)]
+        options = ["--address", address] + (["--workers", str(workers)] if workers is not None else [])
+        sides[0].start(options, {**os.environ, "GT_AUTO_SHARD": "1"})
+        for i, device in enumerate(alone or []):
+            options = ["--part", str(i), "--parts", str(len(alone))]
+            options += ["--cores", json.dumps(device.cores)] if device.cores else []
+            env = {**os.environ, **device.env}
+            env.pop("GT_SERVER", None)
+            env.pop("GT_AUTO_SHARD", None)
+            sides[1].start(options, env)
+        for side in sides:
+            side.warm_up()
+        begin = time.perf_counter()
+        while len(sides[0].times) < TURNS or time.perf_counter() - begin < SETTLED * len(sides):
+            for side in sides:
+                side.turn(iterations)
+        return sides[0].seconds, sides[1].seconds if alone else None
 
 
 # Devices and systems.
@@ -373,14 +386,14 @@ def options(doc):
     """The options of both benchmarks."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", type=int, nargs="+", default=[1, 8], help="numbers of workers to compare")
-    parser.add_argument("--quick", action="store_true", help="3 tests, at least 3 iterations each")
+    parser.add_argument("--quick", action="store_true", help="3 tests, 3 iterations a turn")
     parser.add_argument("--port", type=int, default=9000, help="port of the server")
     parser.add_argument("--workers", choices=["auto", "gpu", "cpu"], default="auto", help="what the workers run on")
     parser.add_argument("--threads", type=int, help="threads of each CPU worker; by default the cores are divided")
     parser.add_argument(
         "--scale", type=float, help="factor of all sizes; by default 1, on CPUs 0.25, or 0.5 from 8 cores on"
     )
-    parser.add_argument("--iterations", type=int, help="runs per row at least, of which the fastest counts")
+    parser.add_argument("--iterations", type=int, help="runs per turn, of which the fastest counts")
     parser.add_argument("--kinds", nargs="+", choices=list(TITLES), default=list(TITLES), help="which tables")
     parser.add_argument("--download", action="store_true", help="include the download of each result")
     parser.add_argument("--no-baseline", action="store_true", help="do not measure what the machine allows")
@@ -399,20 +412,21 @@ def options(doc):
     return args
 
 
-def run(args, seconds_of):
-    """Measures all rows for all counts; `seconds_of(count, cases)` gives the seconds of each case."""
+def run(args, system_of):
+    """Measures all rows for all counts; `system_of(count)` is entered for an address and how many workers to use."""
     chosen = cases(args.quick, args.scale, args.kinds)
     rows = [
         {"kind": c.kind, "name": c.name, "flops": c.flops, "seconds": {}, "alone": {}, "of_machine": {}} for c in chosen
     ]
     for count in args.gpus:
-        for row, case, seconds in zip(rows, chosen, seconds_of(count, chosen), strict=True):
-            row["seconds"][count] = seconds
-            if not args.no_baseline:
-                row["alone"][count] = alone(
-                    case, devices(args.workers, count, args.threads), args.iterations, args.download
-                )
-            print(f"{count} x {row['name']}: {seconds:.4f} s", file=sys.stderr, flush=True)
+        alone = None if args.no_baseline else devices(args.workers, count, args.threads)
+        with system_of(count) as (address, first):
+            for row, case in zip(rows, chosen, strict=True):
+                seconds, bare = measure(case, address, first, alone, args.iterations, args.download)
+                row["seconds"][count] = seconds
+                if bare is not None:
+                    row["alone"][count] = bare
+                print(f"{count} x {row['name']}: {seconds:.4f} s", file=sys.stderr, flush=True)
     finish(rows, args.gpus)
     show(rows, args.gpus, args.workers, args.download)
     if args.json:

@@ -280,6 +280,7 @@ impl Schedule<'_> {
                 self.step(node.instr, Work::CheckNonzero { divisor, dtype: node.ty.dtype });
             }
             What::Other => self.other(n),
+            What::Product(product) => self.product(n, product),
             // The step of its node has made it.
             What::Part => self.met(&node.args),
         }

@@ -1,6 +1,7 @@
 //! The graph: equal values shared, dead ones dropped, views resolved to index maps over the values they look at.
 
 use crate::CompileOptions;
+use crate::epilogue::Product;
 use crate::map::Map;
 use crate::plan::{Calc, Num};
 use gt_ir::program::Arg;
@@ -63,6 +64,8 @@ pub enum What {
     Other,
     /// A further result of the node that is its operand.
     Part,
+    /// A matmul with what follows it.
+    Product(Box<Product>),
 }
 
 /// A computed value.

@@ -1,10 +1,11 @@
 //! Program -> graph -> plan. Knows no device: a backend turns the plan's steps into work.
 //!
 //! `expand` writes out composites that the backend does not take whole, `graph` shares and drops values and turns views
-//! into index maps, `moves` takes slices and joins through elementwise work, `fuse` groups elementwise work into kernels and orders the steps, `kernel` writes those, `steps` all
+//! into index maps, `moves` takes slices and joins through elementwise work, `epilogue` gives products what follows them, `fuse` groups elementwise work into kernels and orders the steps, `kernel` writes those, `steps` all
 //! others, `turn` has results written in the order in which they are wanted, `place` gives every value its memory. What comes out is a [`Plan`].
 
 mod beside;
+mod epilogue;
 mod expand;
 mod fuse;
 mod graph;
@@ -46,6 +47,8 @@ pub struct CompileOptions {
     pub one_hot: bool,
     /// What is cut and joined in stretches of at least this many elements is computed piece by piece.
     pub least_run: usize,
+    /// Products take in a sum and a relu that follow them where that changes no bit.
+    pub epilogues: bool,
 }
 
 impl Default for CompileOptions {
@@ -59,6 +62,7 @@ impl Default for CompileOptions {
             free_math: false,
             one_hot: false,
             least_run: 8,
+            epilogues: false,
         }
     }
 }
@@ -85,7 +89,10 @@ fn compile_all(
     origins: Option<&[u32]>,
     options: CompileOptions,
 ) -> Result<Plan> {
-    let graph = graph::Graph::new(structure, types, options)?;
+    let mut graph = graph::Graph::new(structure, types, options)?;
+    if options.epilogues && options.fuse && !options.apart {
+        epilogue::epilogues(&mut graph, structure);
+    }
     let mut draft = fuse::schedule(&graph, structure, origins, options);
     if options.fuse && !options.apart {
         turn::turn(&mut draft);

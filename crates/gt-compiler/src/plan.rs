@@ -252,7 +252,11 @@ pub struct Matmul {
     pub k: usize,
     pub a: Tensor,
     pub b: Tensor,
+    /// Added before the sum is rounded.
     pub bias: Option<Tensor>,
+    /// Added to the rounded product, then a relu: what other instructions do with it (`CompileOptions::epilogues`).
+    pub residual: Option<Tensor>,
+    pub relu: bool,
     /// `f32` operands may be rounded to TF32 where that is quicker.
     pub tf32: bool,
     pub out: u32,
@@ -392,7 +396,7 @@ impl Step {
             Work::Matmul(mm) => {
                 f(mm.a.storage);
                 f(mm.b.storage);
-                mm.bias.iter().for_each(|t| f(t.storage));
+                mm.bias.iter().chain(&mm.residual).for_each(|t| f(t.storage));
             }
             Work::Attention(a) => {
                 [&a.q, &a.k, &a.v].iter().for_each(|t| f(t.storage));

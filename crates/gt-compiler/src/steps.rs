@@ -1,5 +1,6 @@
 //! Steps that are no kernels of their own: values brought to memory, updates in place, products and indices.
 
+use crate::epilogue::Product;
 use crate::fuse::{At, Into, Schedule};
 use crate::graph::{Ref, Use, WHOLE, What};
 use crate::map::Map;
@@ -312,7 +313,7 @@ impl Schedule<'_> {
                 let work = Together { axis: c.axis, what: c.what.clone(), xs, outs };
                 Work::Collective(Box::new(work))
             }
-            Op::Matmul { ta, tb, tf32 } => self.matmul(n, [*ta, *tb, *tf32]),
+            Op::Matmul { ta, tb, tf32 } => self.matmul(n, [*ta, *tb, *tf32], &Product::default()),
             Op::Gather { dim } => {
                 let (x, index) = (self.packed(val(0)), self.packed(val(1)));
                 Work::Gather { dim: *dim, x, index, out: self.made(n) }
@@ -368,7 +369,16 @@ impl Schedule<'_> {
         self.step(node.instr, work);
     }
 
-    fn matmul(&mut self, n: u32, [ta, tb, tf32]: [bool; 3]) -> Work {
+    /// A matmul with what follows it.
+    pub fn product(&mut self, n: u32, product: &Product) {
+        let Op::Matmul { ta, tb, tf32 } = self.structure.instrs[product.instr as usize].op else { return };
+        let work = self.matmul(n, [ta, tb, tf32], product);
+        self.met(&self.graph.nodes[n as usize].args);
+        let fused = product.fused.to_vec();
+        self.draft.steps.push(Step { instr: product.instr, fused, work });
+    }
+
+    fn matmul(&mut self, n: u32, [ta, tb, tf32]: [bool; 3], product: &Product) -> Work {
         let graph = self.graph;
         let node = &graph.nodes[n as usize];
         let shape = &node.ty.shape;
@@ -395,7 +405,7 @@ impl Schedule<'_> {
         };
         let mut a = side(self, node.args[0], ta, true);
         let mut b = side(self, node.args[1], tb, false);
-        let mut bias = node.args.get(2).map(|&arg| {
+        let mut added = node.args.get(2).map(|&arg| {
             let Use::Val(r) = arg else { unreachable!("checked by the type rule") };
             let t = self.tensor(r);
             let map = t.map.expanded(&t.shape, shape);
@@ -414,19 +424,21 @@ impl Schedule<'_> {
             if m == 0 || count == 0 || (count > 1 && b.map.strides[at] != 0) {
                 break;
             }
-            let (Some(tall), Some(added)) =
-                (taller(&a), bias.as_ref().map(taller).map_or(Some(None), |b| b.map(Some)))
+            let (Some(tall), Some(higher)) =
+                (taller(&a), added.as_ref().map(taller).map_or(Some(None), |b| b.map(Some)))
             else {
                 break;
             };
-            (a, bias) = (tall, added);
+            (a, added) = (tall, higher);
             b.shape.remove(at);
             b.map.strides.remove(at);
             batch.pop();
             m *= count;
         }
         let out = self.made(n);
-        Work::Matmul(Box::new(Matmul { batch, m, rows, n: cols, k, a, b, bias, tf32, out }))
+        let (bias, residual) = if product.residual { (None, added) } else { (added, None) };
+        let relu = product.relu;
+        Work::Matmul(Box::new(Matmul { batch, m, rows, n: cols, k, a, b, bias, residual, relu, tf32, out }))
     }
 }
 

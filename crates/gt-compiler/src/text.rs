@@ -110,7 +110,8 @@ impl fmt::Display for Work {
             Work::Matmul(mm) => {
                 let tf32 = if mm.tf32 { " tf32" } else { "" };
                 write!(f, "s{} = matmul {}x{}x{}{tf32} {} @ {}", mm.out, mm.m, mm.k, mm.n, mm.a, mm.b)?;
-                mm.bias.iter().try_for_each(|t| write!(f, " + {t}"))
+                mm.bias.iter().chain(&mm.residual).try_for_each(|t| write!(f, " + {t}"))?;
+                f.write_str(if mm.relu { ", relu" } else { "" })
             }
             Work::Attention(a) => {
                 let causal = if a.causal { "causal " } else { "" };

@@ -5,8 +5,10 @@
 
 use crate::launch::{Launches, Word};
 use crate::matmul_pack::{IntSide, collapsed, dense_but, int_product, pack, positions};
-use gt_compiler::{ALIGN, Map, Matmul, Place, Plan, Strides, Tensor};
-use gt_ir::{DType, Shape, Slot};
+use gt_compiler::{
+    ALIGN, Calc, Code, Kernel, Load, Map, Matmul, Place, Plan, Reg, Source, Store, Strides, Tensor,
+};
+use gt_ir::{Binary, DType, Shape, Slot, Unary};
 
 /// Where a matrix starts.
 #[derive(Clone, PartialEq, Debug)]
@@ -98,9 +100,25 @@ pub struct Form {
     pub a: Side,
     pub b: Side,
     pub bias: Bias,
+    /// The bias is added by another instruction.
+    pub residual: bool,
+    /// A relu comes last.
+    pub relu: bool,
     pub out: Side,
     /// Where the matrices of each call lie, in elements from those of the first: a, b, bias, out.
     pub calls: Vec<[isize; 4]>,
+}
+
+impl Form {
+    /// The product alone, without what other instructions do with it. Its algorithm is the one to take with them, too (C7).
+    pub fn bare(&self) -> Form {
+        let bias = if self.residual { Bias::None } else { self.bias.clone() };
+        let mut calls = self.calls.clone();
+        if self.residual {
+            calls.iter_mut().for_each(|call| call[2] = 0);
+        }
+        Form { bias, residual: false, relu: false, calls, ..self.clone() }
+    }
 }
 
 /// A matmul made ready: launches, whose scratch lies at the start of the workspace, then perhaps a product.
@@ -215,6 +233,8 @@ fn arranged(mm: &Matmul, plan: &Plan, how: Pack, pack_a: bool, pack_b: bool) -> 
         a: side(&a, mm.m, mm.k, 0),
         b: side(&b, mm.k, mm.n, 1),
         bias,
+        residual: mm.residual.is_some(),
+        relu: mm.relu,
         out: side(&out, mm.m, mm.n, 3),
         calls,
     };
@@ -290,7 +310,7 @@ impl Added {
 
 /// How the bias is added. The library has no epilogue for doubles.
 fn bias_of(mm: &Matmul, before: &mut Launches, how: Pack) -> Added {
-    let Some(t) = &mm.bias else { return Added::None };
+    let Some(t) = mm.bias.as_ref().or(mm.residual.as_ref()) else { return Added::None };
     let rank = t.shape.len();
     let (row, col) = (t.map.strides[rank - 2], t.map.strides[rank - 1]);
     let there = Operand {
@@ -321,6 +341,24 @@ fn aligned(x: &Operand, t: &Tensor) -> bool {
     let batch = &x.strides[..x.strides.len() - 2];
     let moves = start.slots.iter().map(|&(_, factor)| factor).chain([start.offset]);
     moves.chain(batch.iter().copied()).all(|n| power(n * t.dtype.size() as isize) >= 16)
+}
+
+/// What follows a product in launches of its own, where the library does not do it.
+pub fn after(mm: &Matmul, plan: &Plan) -> Launches {
+    let (dtype, mut shape) = (mm.a.dtype, mm.batch.clone());
+    shape.extend([mm.m, mm.n]);
+    let load = |storage: u32, map: Map| Load { dtype, from: Source::Mem { storage, map }, row: false };
+    let mut loads = vec![load(mm.out, Map::dense(&shape))];
+    loads.extend(mm.residual.iter().map(|t| load(t.storage, t.map.clone())));
+    let (mut code, mut reg) = (Vec::new(), 0);
+    let sum = mm.residual.is_some().then_some((Calc::Binary(Binary::Add), 1));
+    for (calc, more) in sum.into_iter().chain(mm.relu.then_some((Calc::Unary(Unary::Relu), 0))) {
+        code.push(Code { calc, dtype, args: (reg..=reg + more).collect(), row: false });
+        reg = (loads.len() + code.len() - 1) as Reg;
+    }
+    let store = Store { reg, dtype, storage: mm.out, map: Map::dense(&shape), row: false };
+    let rows = shape.len();
+    crate::plain::kernel(&Kernel { shape, rows, loads, code, stores: vec![store], fold: None }, plan)
 }
 
 /// Writes the bias into the result, or zeros.

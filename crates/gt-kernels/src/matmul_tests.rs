@@ -167,7 +167,20 @@ fn check(seed: u64, dtype: DType, how: Pack) {
         outs: Vec::new(),
         arena: 0,
     };
-    let mm = Matmul { batch: batch.as_slice().into(), m, rows: m, n, k, a, b, bias, tf32: false, out: 3 };
+    let mm = Matmul {
+        batch: batch.as_slice().into(),
+        m,
+        rows: m,
+        n,
+        k,
+        a,
+        b,
+        bias,
+        residual: None,
+        relu: false,
+        tf32: false,
+        out: 3,
+    };
     let slots = [Slot::Num(Scalar::Int(rng.below(9) as i64))];
 
     let ready = ready(&mm, &plan, how);
@@ -238,7 +251,20 @@ fn what_the_library_takes_is_not_packed() {
     let storage = Storage { bytes: 0, place: Place::Input(0), reuse: None };
     let plan = Plan { storages: vec![storage; 3], steps: vec![], outs: vec![], arena: 0 };
     let batch = [8, 12].into();
-    let mm = Matmul { batch, m: 64, rows: 64, n: 64, k: 32, a: q, b: k, bias: None, tf32: false, out: 2 };
+    let mm = Matmul {
+        batch,
+        m: 64,
+        rows: 64,
+        n: 64,
+        k: 32,
+        a: q,
+        b: k,
+        bias: None,
+        residual: None,
+        relu: false,
+        tf32: false,
+        out: 2,
+    };
     let ready = ready(&mm, &plan, Pack::Least);
     let form = ready.form.expect("a product");
     assert!(ready.before.list.is_empty());

@@ -18,7 +18,15 @@ fn options(fuse: bool) -> CompileOptions {
         Op::Softmax { dim } | Op::LogSoftmax { dim } => dim + 1 < x.shape.len() || x.shape.len() > 2,
         _ => false,
     };
-    CompileOptions { fuse, takes, again: 8, free_math: true, one_hot: true, ..Default::default() }
+    CompileOptions {
+        fuse,
+        takes,
+        again: 8,
+        free_math: true,
+        one_hot: true,
+        epilogues: true,
+        ..Default::default()
+    }
 }
 
 /// Made kernels, where there are any.

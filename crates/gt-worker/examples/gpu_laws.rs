@@ -1,8 +1,8 @@
 //! The laws of the op table on a GPU: every sample and random programs, against the reference; plain kernels and made
 //! ones, step by step and as graphs, bit for bit.
 //!
-//! `cargo run --release -p gt-worker --example gpu_laws [SECONDS] [SEED]`. Failures, attention and long rows come first, all
-//! of them. Then several threads check samples in an order that the seed decides, and random programs in what is left of the
+//! `cargo run --release -p gt-worker --example gpu_laws [SECONDS] [SEED]`. Failures, products, attention and long rows come
+//! first, all of them. Then several threads check samples in an order that the seed decides, and random programs in what is left of the
 //! seconds, of which samples take three quarters at most. One line for each law that breaks, then what was covered; the status
 //! says whether any broke. `GT_RANDOM_SEED` replays one random program alone.
 
@@ -269,6 +269,76 @@ impl Laws {
             Case { kind, name, structure, inputs, slots: Vec::new(), judge }
         });
         self.check(&cases);
+    }
+
+    /// Products with sums and relus behind them, with infinities, NaN and zeros of both signs among their terms.
+    fn products(&self) {
+        let sizes = [
+            (7, 13, 5),
+            (1, 64, 64),
+            (64, 10, 500),
+            (33, 65, 64),
+            (128, 512, 784),
+            (600, 1024, 1024),
+            (1024, 2048, 2048),
+        ];
+        let (plain, turned) =
+            ("ta=false,tb=false} TENSOR[0] TENSOR[1]", "ta=false,tb=true} TENSOR[0] TENSOR[4]");
+        let behind = [
+            (plain, "RELU TENSOR[5]", ""),
+            ("ta=false,tb=false} TENSOR[0] TENSOR[1] TENSOR[3]", "RELU TENSOR[5]", ""),
+            (plain, "ADD TENSOR[2] TENSOR[5]", ""),
+            (plain, "ADD TENSOR[5] TENSOR[3]", "RELU TENSOR[6]"),
+            (turned, "ADD TENSOR[5] TENSOR[2]", "RELU TENSOR[6]"),
+            ("ta=false,tb=true,tf32=true} TENSOR[0] TENSOR[4]", "ADD TENSOR[5] TENSOR[2]", "RELU TENSOR[6]"),
+        ];
+        let all = [DType::F32, DType::F16, DType::BF16, DType::F64].into_iter().flat_map(|dtype| {
+            sizes.into_iter().flat_map(move |size| behind.map(|lines| (dtype, size, lines)))
+        });
+        let cases = all.map(|(dtype, (m, n, k), (product, first, second))| {
+            let last = if second.is_empty() { String::new() } else { format!("TENSOR[7] := {second}") };
+            let program = format!(
+                "in TENSOR[0] {dtype}[2, {m}, {k}]
+                 in TENSOR[1] {dtype}[{k}, {n}]
+                 in TENSOR[2] {dtype}[2, {m}, {n}]
+                 in TENSOR[3] {dtype}[{n}]
+                 in TENSOR[4] {dtype}[{n}, {k}]
+                 TENSOR[5] := MATMUL{{{product}
+                 TENSOR[6] := {first}
+                 {last}
+                 out TENSOR[{}]",
+                if last.is_empty() { 6 } else { 7 }
+            );
+            let structure = Arc::new(gt_ir::text::parse_structure(&program).expect("a program"));
+            let odd = |(i, input): (usize, &Input)| {
+                let shape = &input.ty.shape;
+                let value = |at: usize| match (i, at) {
+                    (0, 3) => f64::INFINITY,
+                    (0, at) if at / k == 1 => -0.0,
+                    (1 | 4, 4) => f64::NAN,
+                    (2 | 3, at) if at % 5 == 1 => -0.0,
+                    (_, at) => ((at * 7 + i * 3) as f64 * 0.37).sin() / 8.0,
+                };
+                HostTensor::from_f64s(
+                    dtype,
+                    shape.clone(),
+                    &(0..shape.numel()).map(value).collect::<Vec<_>>(),
+                )
+            };
+            let inputs: Vec<HostTensor> = structure.inputs.iter().enumerate().map(odd).collect();
+            // The reference would take minutes for the large ones, which are compared with themselves.
+            let want = (m * n * k < 1 << 20).then(|| gt_ir::reference::run(&structure, &inputs, &[]));
+            let want = want.map_or_else(Vec::new, |want| want.expect("the reference runs it"));
+            let coarse = product.contains("tf32") && dtype == DType::F32;
+            let (rtol, atol) = tolerance(if coarse { DType::F16 } else { dtype });
+            let judge = move |got: &[HostTensor]| {
+                got.iter().zip(&want).try_for_each(|(g, w)| close(g, w, 4.0 * rtol, 8.0 * atol))
+            };
+            let (kind, name) =
+                ("product".into(), format!("{dtype} {m}x{n}x{k} {product}, {first}, {second}"));
+            Case { kind, name, structure, inputs, slots: Vec::new(), judge: Box::new(judge) as Judge }
+        });
+        self.check(&cases.collect::<Vec<_>>());
     }
 
     /// Rows and columns that several blocks reduce, of values that are stored by the same kernel.
@@ -575,6 +645,7 @@ fn main() -> ExitCode {
     let laws = Laws { backend, tally: Mutex::default() };
     let begin = Instant::now();
     laws.failures();
+    laws.products();
     laws.attention();
     let mut sizes = attention_sizes();
     sizes.extend(attention_joined());

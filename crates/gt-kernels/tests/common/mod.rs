@@ -213,7 +213,7 @@ pub fn run(
     let addresses: Vec<u64> = plan.storages.iter().enumerate().map(lies).collect();
     let mut failed = vec![0u64; 1];
     for (s, step) in plan.steps.iter().enumerate() {
-        match &step.work {
+        let launches = match &step.work {
             Work::Copy { from, to } => {
                 let (from, to) = (addresses[*from as usize], addresses[*to as usize]);
                 if from != to && failed[0] == 0 {
@@ -225,6 +225,7 @@ pub fn run(
                     // SAFETY: both storages hold that many bytes.
                     unsafe { std::ptr::copy(from as *const u8, to as *mut u8, n) };
                 }
+                Launches::default()
             }
             Work::Data { slot, out } => {
                 if let Slot::Data(bytes) = &slots[*slot as usize] {
@@ -233,46 +234,46 @@ pub fn run(
                         std::ptr::copy(bytes.as_ptr(), addresses[*out as usize] as *mut u8, bytes.len())
                     };
                 }
+                Launches::default()
             }
             Work::Matmul(m) => {
                 let out = matmul(m, &addresses, slots);
                 // SAFETY: the storage is as large as the result.
                 unsafe { std::ptr::copy(out.as_ptr(), addresses[m.out as usize] as *mut u8, out.len()) };
+                let more = m.relu || m.residual.is_some();
+                if more { gt_kernels::matmul::after(m, plan) } else { Launches::default() }
             }
-            _ => {
-                let launches = way(s, plan);
-                let mut scratch = Memory::new(launches.scratch);
-                scratch.write(&vec![0; launches.zeroed]);
-                for launch in &launches.list {
-                    assert!(launch.grid.iter().all(|&n| n > 0), "step {s}: an empty grid");
-                    assert!(
-                        launch.args.iter().map(|a| a.bytes.len()).sum::<usize>() <= 4096,
-                        "step {s}: long arguments"
-                    );
-                    let mut args: Vec<Vec<u64>> = Vec::new();
-                    for arg in &launch.args {
-                        let mut words: Vec<u64> = arg
-                            .bytes
-                            .chunks(8)
-                            .map(|c| {
-                                let mut w = [0; 8];
-                                w[..c.len()].copy_from_slice(c);
-                                u64::from_ne_bytes(w)
-                            })
-                            .collect();
-                        for fill in &arg.fills {
-                            assert_eq!(fill.at % 8, 0);
-                            let flag = failed.as_mut_ptr() as u64;
-                            words[fill.at as usize / 8] =
-                                fill.word.get(&addresses, slots, scratch.address(), flag);
-                        }
-                        args.push(words);
-                    }
-                    kernels.call(launch, &mut args);
+            _ => way(s, plan),
+        };
+        let mut scratch = Memory::new(launches.scratch);
+        scratch.write(&vec![0; launches.zeroed]);
+        for launch in &launches.list {
+            assert!(launch.grid.iter().all(|&n| n > 0), "step {s}: an empty grid");
+            assert!(
+                launch.args.iter().map(|a| a.bytes.len()).sum::<usize>() <= 4096,
+                "step {s}: long arguments"
+            );
+            let mut args: Vec<Vec<u64>> = Vec::new();
+            for arg in &launch.args {
+                let mut words: Vec<u64> = arg
+                    .bytes
+                    .chunks(8)
+                    .map(|c| {
+                        let mut w = [0; 8];
+                        w[..c.len()].copy_from_slice(c);
+                        u64::from_ne_bytes(w)
+                    })
+                    .collect();
+                for fill in &arg.fills {
+                    assert_eq!(fill.at % 8, 0);
+                    let flag = failed.as_mut_ptr() as u64;
+                    words[fill.at as usize / 8] = fill.word.get(&addresses, slots, scratch.address(), flag);
                 }
-                scratch.check();
+                args.push(words);
             }
+            kernels.call(launch, &mut args);
         }
+        scratch.check();
         own.iter().chain(&given).for_each(Memory::check);
     }
     if failed[0] != 0 {

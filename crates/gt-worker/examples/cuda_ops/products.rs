@@ -92,7 +92,20 @@ fn one(device: &Device, blas: &Blas, dtype: DType, seed: u64) -> Res<f64> {
     let storage = |len: usize| Storage { bytes: len * dtype.size(), place: Place::Input(0), reuse: None };
     let storages = [len_a, len_b, len_c, out_len].map(storage).to_vec();
     let plan = Plan { storages, steps: vec![], outs: vec![], arena: 0 };
-    let mm = Matmul { batch: batch.as_slice().into(), m, rows: m, n, k, a, b, bias, tf32: false, out: 3 };
+    let mm = Matmul {
+        batch: batch.as_slice().into(),
+        m,
+        rows: m,
+        n,
+        k,
+        a,
+        b,
+        bias,
+        residual: None,
+        relu: false,
+        tf32: false,
+        out: 3,
+    };
     let slots = [Slot::Num(Scalar::Int(rng.below(5) as i64))];
     let whole = !dtype.is_float();
     let mut fill = |len: usize| {
@@ -142,7 +155,20 @@ fn timed(device: &Device, blas: &Blas, n: usize, dtype: DType, tf32: bool) -> Re
         Tensor { storage, dtype, map: Map::dense(&shape), shape }
     };
     let (a, b) = (dense(0), dense(1));
-    let mm = Matmul { batch: Shape::scalar(), m: n, rows: n, n, k: n, a, b, bias: None, tf32, out: 2 };
+    let mm = Matmul {
+        batch: Shape::scalar(),
+        m: n,
+        rows: n,
+        n,
+        k: n,
+        a,
+        b,
+        bias: None,
+        residual: None,
+        relu: false,
+        tf32,
+        out: 2,
+    };
     let storage = Storage { bytes: n * n * dtype.size(), place: Place::Input(0), reuse: None };
     let plan = Plan { storages: vec![storage; 3], steps: vec![], outs: vec![], arena: 0 };
     let mut rng = Rng(12345);

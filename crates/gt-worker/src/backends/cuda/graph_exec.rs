@@ -31,7 +31,10 @@ impl Node {
     pub(super) fn launch<'a>(&self, steps: &'a Steps) -> &'a Launch {
         match &steps.list[self.step as usize] {
             Ready::Kernels { list, .. } | Ready::Check { list, .. } => &list[self.at as usize],
-            Ready::Product { before, .. } => &before[self.at as usize],
+            Ready::Product { before, after, .. } => {
+                let at = self.at as usize;
+                before.get(at).unwrap_or_else(|| &after[at - before.len()])
+            }
             Ready::Nothing | Ready::Attend(_) | Ready::Copy { .. } | Ready::Data { .. } => {
                 unreachable!("only launches of ours are nodes")
             }
@@ -99,11 +102,11 @@ fn put(steps: &Steps, which: Range<usize>, run: &Bound, lane: &Lane, nodes: &mut
     let stream = &lane.stream;
     for i in which {
         let ready = &steps.list[i];
-        let mut launches = |list: &[Launch], scratch: u64, packs: bool| {
+        let mut launches = |list: &[Launch], first: usize, scratch: u64, packs: bool| {
             let run = Bound { scratch, ..*run };
             for (at, launch) in list.iter().enumerate() {
                 launch.enqueue(&run, stream)?;
-                nodes.push(Node { node: last_node(stream)?, step: i as u32, at: at as u32, packs });
+                nodes.push(Node { node: last_node(stream)?, step: i as u32, at: (first + at) as u32, packs });
             }
             Ok::<(), Error>(())
         };
@@ -113,11 +116,12 @@ fn put(steps: &Steps, which: Range<usize>, run: &Bound, lane: &Lane, nodes: &mut
                     // SAFETY: the lane's scratch memory is at least so large.
                     unsafe { stream.zero(run.scratch, *zeroed)? };
                 }
-                launches(list, run.scratch, false)?;
+                launches(list, 0, run.scratch, false)?;
             }
-            Ready::Product { before, prepared } => {
-                launches(before, run.workspace, true)?;
+            Ready::Product { before, prepared, after } => {
+                launches(before, 0, run.workspace, true)?;
                 prepared.enqueue(stream.raw(), run.addresses, run.slots, run.workspace)?;
+                launches(after, before.len(), run.scratch, false)?;
             }
             Ready::Attend(_) | Ready::Copy { .. } => steps.enqueue(i, run, lane)?,
             // Brought before; known to be right.

@@ -34,12 +34,17 @@ pub struct Blas {
 /// The library's handle, and what was measured before this process.
 type Loaded = (Arc<Handle>, Arc<Pins>);
 
+/// What decides about a relu: element type, TF32, kind of bias, algorithm.
+type ReluKey = (DType, bool, u8, [u64; 8]);
+
 /// What the loading thread and the others share.
 struct Shared {
     handle: Mutex<Option<Result<Loaded>>>,
     loaded: Condvar,
     /// The algorithm of each form seen, `None` where the library has none.
     found: Mutex<HashMap<Key, Option<Found>>>,
+    /// Which algorithms have a relu that is ours in every bit.
+    relus: Mutex<HashMap<ReluKey, bool>>,
     when: When,
     /// Forms to be measured, and all that ever were.
     todo: Mutex<(VecDeque<Form>, HashSet<Key>)>,
@@ -80,6 +85,7 @@ impl Blas {
             handle: Mutex::new(None),
             loaded: Condvar::new(),
             found: Mutex::new(HashMap::default()),
+            relus: Mutex::default(),
             when: When::from_env(),
             todo: Mutex::default(),
             more: Condvar::new(),
@@ -109,22 +115,58 @@ impl Blas {
         Ok(Blas { shared, thread: Some(thread) })
     }
 
-    /// Makes a product ready: descriptors, layouts and algorithm.
+    /// Makes a product ready, with what follows it: descriptors, layouts and algorithm.
     pub fn prepare(&self, mm: &Matmul, plan: &Plan) -> Result<Prepared> {
+        if !mm.relu && mm.residual.is_none() {
+            return self.prepare_bare(mm, plan);
+        }
+        let bare = self.prepare_bare(&Matmul { residual: None, relu: false, ..mm.clone() }, plan)?;
+        if let Some(products) = &bare.products
+            && let Some(whole) = self.with_epilogue(mm, plan, products)?
+        {
+            return Ok(whole);
+        }
+        Ok(Prepared { after: gt_kernels::matmul::after(mm, plan), ..bare })
+    }
+
+    /// The product with what follows it as the library's epilogue, by the algorithm of the product alone (C7). None where
+    /// that has no such epilogue, or one that differs.
+    fn with_epilogue(&self, mm: &Matmul, plan: &Plan, bare: &Products) -> Result<Option<Prepared>> {
+        let gt_kernels::matmul::Ready { before, form: Some(form) } = ready(mm, plan, Pack::Least) else {
+            return Ok(None);
+        };
+        if form.bare() != *bare.form() {
+            return Ok(None);
+        }
+        let handle = self.shared.handle()?.0;
+        let Some(found) = remembered(&handle, &form, bare.found().words()) else { return Ok(None) };
+        if form.relu && !self.shared.has_true_relu(&handle, &form, &found)? {
+            return Ok(None);
+        }
+        let at = before.scratch.next_multiple_of(ALIGN);
+        let workspace = at + found.workspace;
+        let products = Products::new(handle, form, found, at)?;
+        Ok(Some(Prepared { workspace, before, products: Some(products), after: Launches::default() }))
+    }
+
+    /// Makes a product alone ready.
+    fn prepare_bare(&self, mm: &Matmul, plan: &Plan) -> Result<Prepared> {
         // What the library refuses as it lies is packed, the bias first.
         let mut refused = None;
         for how in [Pack::Least, Pack::Bias, Pack::All] {
             let ready = ready(mm, plan, how);
             let before = ready.before;
             let Some(form) = ready.form else {
-                return Ok(Prepared { workspace: before.scratch, before, products: None });
+                let after = Launches::default();
+                return Ok(Prepared { workspace: before.scratch, before, products: None, after });
             };
             match self.shared.find(&form) {
                 Ok(Some(found)) => {
                     let at = before.scratch.next_multiple_of(ALIGN);
                     let workspace = at + found.workspace;
                     let products = Products::new(self.shared.handle()?.0, form, found, at)?;
-                    return Ok(Prepared { workspace, before, products: Some(products) });
+                    let after = Launches::default();
+                    return Ok(Prepared { workspace, before, products: Some(products), after });
                 }
                 Ok(None) => refused = Some(form),
                 Err(error) => return Err(error),
@@ -136,13 +178,13 @@ impl Blas {
 
     /// Says that a product comes back: if it is large its algorithms are measured aside, once.
     pub fn tune(&self, prepared: &Prepared) {
-        let Some(form) = prepared.products.as_ref().map(Products::form) else { return };
-        if self.shared.when != When::Later || !tune::is_large(form) {
+        let Some(form) = prepared.products.as_ref().map(|p| p.form().bare()) else { return };
+        if self.shared.when != When::Later || !tune::is_large(&form) {
             return;
         }
         let mut todo = self.shared.todo.lock();
-        if todo.1.insert(Key::new(form)) {
-            todo.0.push_back(form.clone());
+        if todo.1.insert(Key::new(&form)) {
+            todo.0.push_back(form);
             self.shared.more.notify_all();
         }
     }
@@ -203,13 +245,8 @@ struct Key {
 impl Key {
     fn new(form: &Form) -> Key {
         let of = |s: &Side| (s.transposed, s.ld, s.batch, s.alignment);
-        let none = (false, 0, 0, 0);
-        let (bias, last) = match &form.bias {
-            Bias::None => (0, none),
-            Bias::Columns(side) => (1, of(side)),
-            Bias::Matrix(side) => (2, of(side)),
-            Bias::InPlace => (3, none),
-        };
+        let (bias, side) = kind(&form.bias);
+        let last = side.map_or((false, 0, 0, 0), of);
         Key {
             dtype: form.dtype,
             tf32: form.tf32,
@@ -217,6 +254,16 @@ impl Key {
             sides: [of(&form.a), of(&form.b), of(&form.out), last],
             bias,
         }
+    }
+}
+
+/// Which kind of bias, and where it lies if that is a place of its own.
+fn kind(bias: &Bias) -> (u8, Option<&Side>) {
+    match bias {
+        Bias::None => (0, None),
+        Bias::Columns(side) => (1, Some(side)),
+        Bias::Matrix(side) => (2, Some(side)),
+        Bias::InPlace => (3, None),
     }
 }
 
@@ -258,6 +305,17 @@ impl Shared {
             None => stage("cublasLt asked for an algorithm", || self.choose(&handle, &pins, form, &key))?,
         };
         Ok(*self.found.lock().entry(key).or_insert(found))
+    }
+
+    /// True if an algorithm's relu is ours in every bit, tried once.
+    fn has_true_relu(&self, handle: &Arc<Handle>, form: &Form, found: &Found) -> Result<bool> {
+        let key = (form.dtype, form.tf32, kind(&form.bias).0, found.words());
+        if let Some(&known) = self.relus.lock().get(&key) {
+            return Ok(known);
+        }
+        // Without room to try it, it may be tried another time.
+        let Some(true_relu) = tune::has_true_relu(handle, form, found)? else { return Ok(false) };
+        Ok(*self.relus.lock().entry(key).or_insert(true_relu))
     }
 
     /// The library's first choice, or the best of its choices where that is measured before the first use.
@@ -371,14 +429,17 @@ fn square(dtype: DType, tf32: bool, ta: bool, tb: bool) -> Form {
     };
     let (a, b, out) = (side(ta), side(tb), side(false));
     let calls = vec![[0; 4]];
-    Form { dtype, tf32, m: N, n: N, k: N, batches: 1, a, b, bias: Bias::None, out, calls }
+    let (bias, residual, relu) = (Bias::None, false, false);
+    Form { dtype, tf32, m: N, n: N, k: N, batches: 1, a, b, bias, residual, relu, out, calls }
 }
 
-/// A matmul made ready. First come the launches `before`, whose scratch is the start of the workspace, then `enqueue`.
+/// A matmul made ready. First come the launches `before`, whose scratch is the start of the workspace, then `enqueue`, then
+/// the launches `after`.
 pub struct Prepared {
     workspace: usize,
     before: Launches,
     products: Option<Products>,
+    after: Launches,
 }
 
 impl Prepared {
@@ -391,6 +452,11 @@ impl Prepared {
     /// the start of the workspace.
     pub fn before(&self) -> &Launches {
         &self.before
+    }
+
+    /// What follows the product where the library does not do it.
+    pub fn after(&self) -> &Launches {
+        &self.after
     }
 
     /// The slots that decide where operands of the library's call lie: those a captured graph cannot change.

@@ -97,12 +97,18 @@ impl Desc {
         // The library's left side is the plan's right one.
         desc.set(DescWhat::CUBLASLT_MATMUL_DESC_TRANSA, &(form.b.transposed as i32))?;
         desc.set(DescWhat::CUBLASLT_MATMUL_DESC_TRANSB, &(form.a.transposed as i32))?;
-        if let Bias::Columns(side) = &form.bias {
-            let epilogue = sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS as u32;
-            desc.set(DescWhat::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
-            if form.batches > 1 {
-                desc.set(DescWhat::CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, &(side.batch as i64))?;
-            }
+        use sys::cublasLtEpilogue_t as Epilogue;
+        let epilogue = match (&form.bias, form.relu) {
+            (Bias::Columns(_), false) => Epilogue::CUBLASLT_EPILOGUE_BIAS,
+            (Bias::Columns(_), true) => Epilogue::CUBLASLT_EPILOGUE_RELU_BIAS,
+            (_, true) => Epilogue::CUBLASLT_EPILOGUE_RELU,
+            (_, false) => Epilogue::CUBLASLT_EPILOGUE_DEFAULT,
+        };
+        desc.set(DescWhat::CUBLASLT_MATMUL_DESC_EPILOGUE, &(epilogue as u32))?;
+        if let Bias::Columns(side) = &form.bias
+            && form.batches > 1
+        {
+            desc.set(DescWhat::CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, &(side.batch as i64))?;
         }
         Ok(desc)
     }
@@ -349,5 +355,9 @@ impl Products {
 
     pub(super) fn form(&self) -> &Form {
         &self.form
+    }
+
+    pub(super) fn found(&self) -> &Found {
+        &self.found
     }
 }

@@ -126,7 +126,8 @@ impl CudaBackend {
 
     /// Plans of full effort for several programs, their kernels compiled in one go.
     pub fn compile_all(&self, programs: &[Arc<Structure>]) -> Vec<Result<Arc<dyn Plan>>> {
-        let compile = |s: &Arc<Structure>| gt_compiler::compile(s, &s.check()?, self.options);
+        let options = self.options(Effort::Full);
+        let compile = |s: &Arc<Structure>| gt_compiler::compile(s, &s.check()?, options);
         let plans: Vec<Result<gt_compiler::Plan>> = programs.iter().map(compile).collect();
         let wanted: Vec<Wanted> = plans.iter().flatten().map(Wanted::new).collect();
         // Whoever has a kernel that does not compile hears of it alone, below.
@@ -137,6 +138,12 @@ impl CudaBackend {
             Ok(Arc::new(plan) as Arc<dyn Plan>)
         };
         plans.into_iter().zip(programs).map(finish).collect()
+    }
+
+    /// Epilogues are for plans that come back: whether the library has one may have to be tried.
+    fn options(&self, effort: Effort) -> CompileOptions {
+        let (apart, epilogues) = (effort == Effort::Apart, effort == Effort::Full);
+        CompileOptions { apart, epilogues, ..self.options }
     }
 
     fn mine(&self) -> Result<Arc<Lane>> {
@@ -284,8 +291,7 @@ impl Backend for CudaBackend {
     }
 
     fn compile(&self, structure: &Arc<Structure>, types: &[Ty], effort: Effort) -> Result<Arc<dyn Plan>> {
-        let options = CompileOptions { apart: effort == Effort::Apart, ..self.options };
-        let made = stage("plan", || gt_compiler::compile(structure, types, options))?;
+        let made = stage("plan", || gt_compiler::compile(structure, types, self.options(effort)))?;
         let made = plan::CudaPlan::new(made, structure.clone(), self.shared.clone());
         if effort == Effort::Full {
             made.make_now();

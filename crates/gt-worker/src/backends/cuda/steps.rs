@@ -132,6 +132,7 @@ pub enum Ready {
     Product {
         before: Vec<Launch>,
         prepared: Arc<Prepared>,
+        after: Vec<Launch>,
     },
     /// Attention by cuDNN.
     Attend(Box<Attend>),
@@ -157,7 +158,7 @@ impl Ready {
     pub fn launches(&self) -> usize {
         match self {
             Ready::Kernels { list, zeroed } => list.len() + (*zeroed > 0) as usize,
-            Ready::Product { before, .. } => before.len() + 1,
+            Ready::Product { before, after, .. } => before.len() + 1 + after.len(),
             Ready::Attend(attend) => attend.calls(),
             Ready::Copy { .. } | Ready::Data { .. } => 1,
             Ready::Check { .. } | Ready::Nothing => 0,
@@ -274,10 +275,12 @@ impl Steps {
                 (Work::Matmul(mm), _) => {
                     let prepared = makers.blas.prepare(mm, plan)?;
                     steps.workspace = steps.workspace.max(prepared.workspace());
-                    let before = prepared.before().list.iter();
-                    let before: Vec<Launch> =
-                        before.map(|l| Launch::new(l, makers.kernels)).collect::<Result<_>>()?;
-                    Ready::Product { before, prepared: Arc::new(prepared) }
+                    steps.scratch = steps.scratch.max(prepared.after().scratch);
+                    let [before, after] = [prepared.before(), prepared.after()].map(|launches| {
+                        let made = launches.list.iter().map(|l| Launch::new(l, makers.kernels));
+                        made.collect::<Result<Vec<Launch>>>()
+                    });
+                    Ready::Product { before: before?, prepared: Arc::new(prepared), after: after? }
                 }
                 (Work::CheckIndex { .. } | Work::CheckNonzero { .. }, _) => {
                     match steps.kernels(&launches(i), makers)? {
@@ -312,11 +315,12 @@ impl Steps {
                 }
                 list.iter().try_for_each(|launch| launch.enqueue(run, stream))?;
             }
-            Ready::Product { before, prepared } => {
+            Ready::Product { before, prepared, after } => {
                 // What is packed first lies in the workspace.
                 let packing = Bound { scratch: run.workspace, ..*run };
                 before.iter().try_for_each(|launch| launch.enqueue(&packing, stream))?;
                 prepared.enqueue(stream.raw(), run.addresses, run.slots, run.workspace)?;
+                after.iter().try_for_each(|launch| launch.enqueue(run, stream))?;
             }
             Ready::Attend(attend) => {
                 attend.enqueue(stream.raw(), run.addresses, run.slots, run.workspace)?;

@@ -3,7 +3,7 @@
 
 use super::driver::{Event, Stream, check};
 use super::matmul::Handle;
-use super::matmul_call::{At, Found, Products};
+use super::matmul_call::{At, Found, Products, remembered};
 use cudarc::driver::result;
 use gt_ir::{DType, Result};
 use gt_kernels::matmul::{Bias, Form, Side};
@@ -99,6 +99,50 @@ pub fn measure(handle: &Arc<Handle>, form: &Form, found: &[Found], care: &Care) 
     Ok(Some(Measured { found: found[best], first: times[0], best: times[best], all: all.join(" ") }))
 }
 
+/// A relu is tried on so many rows and columns at most.
+const TRIED: usize = 256;
+
+/// True if an algorithm's relu, of a form that has one, is ours in every bit: NaN stays, and no zero has a sign. `None`
+/// where the device is too full to tell.
+pub fn has_true_relu(handle: &Arc<Handle>, form: &Form, found: &Found) -> Result<Option<bool>> {
+    let small = smaller(form);
+    let (form, found) = match remembered(handle, &small, found.words()) {
+        Some(found) => (&small, found),
+        None => (form, *found),
+    };
+    let Some(bench) = Bench::new(form, &[found])? else { return Ok(None) };
+    let product = Products::new(handle.clone(), form.clone(), found, 0)?;
+    let mut seen = [false; 2];
+    // -0 times a positive number, and -0 is added.
+    for (seen, operands) in seen.iter_mut().zip([[f32::NAN; 3], [-0.0, 1.0, -0.0]]) {
+        for (place, x) in bench.operands(form).into_iter().zip(operands) {
+            bench.fill(form.dtype, &[place], || x)?;
+        }
+        let bytes = bench.result_of(&product, bench.at.out)?;
+        let mut out = numbers(form, &bytes);
+        *seen = if operands[0].is_nan() { out.all(f32::is_nan) } else { out.all(|x| x.to_bits() == 0) };
+    }
+    Ok(Some(seen == [true; 2]))
+}
+
+/// A product of fewer rows and columns in matrices that lie as those of a form do.
+fn smaller(form: &Form) -> Form {
+    let mut small = Form { batches: 1, m: form.m.min(TRIED), n: form.n.min(TRIED), ..form.clone() };
+    let (m, n, k) = (small.m, small.n, small.k);
+    let cut = |side: &mut Side, rows: usize, cols: usize| {
+        (side.rows, side.cols) = if side.transposed { (rows, cols) } else { (cols, rows) };
+    };
+    cut(&mut small.a, m, k);
+    cut(&mut small.b, k, n);
+    cut(&mut small.out, m, n);
+    match &mut small.bias {
+        Bias::Columns(side) => cut(side, 1, n),
+        Bias::Matrix(side) => cut(side, m, n),
+        Bias::None | Bias::InPlace => {}
+    }
+    small
+}
+
 /// Matrices of the size of a form, and a stream.
 struct Bench {
     stream: Stream,
@@ -118,16 +162,46 @@ fn extent(form: &Form, side: &Side) -> usize {
     (batches + one) * form.dtype.size()
 }
 
+/// Bytes of a, b and what is added.
+fn extents(form: &Form) -> [usize; 3] {
+    let bias = match &form.bias {
+        Bias::Columns(side) | Bias::Matrix(side) => extent(form, side),
+        Bias::None | Bias::InPlace => 0,
+    };
+    [extent(form, &form.a), extent(form, &form.b), bias]
+}
+
+/// Random numbers between -1 and 1.
+fn random() -> impl FnMut() -> f32 {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+}
+
+/// The numbers of the first result in the bytes of all.
+fn numbers(form: &Form, bytes: &[u8]) -> impl Iterator<Item = f32> {
+    let (dtype, size, out) = (form.dtype, form.dtype.size(), &form.out);
+    let columns = (0..out.cols).map(move |c| (c * out.ld * size)..(c * out.ld + out.rows) * size);
+    let columns = columns.filter_map(|range| bytes.get(range));
+    columns.flat_map(move |column| column.chunks_exact(size)).map(move |x| match dtype {
+        DType::F16 => half::f16::from_ne_bytes([x[0], x[1]]).to_f32(),
+        DType::BF16 => half::bf16::from_ne_bytes([x[0], x[1]]).to_f32(),
+        DType::F64 => f64::from_ne_bytes(std::array::from_fn(|i| x[i])) as f32,
+        _ => f32::from_ne_bytes(std::array::from_fn(|i| x[i])),
+    })
+}
+
 impl Bench {
     /// `None` where the device has no room to spare.
     fn new(form: &Form, found: &[Found]) -> Result<Option<Bench>> {
-        let bias = match &form.bias {
-            Bias::Columns(side) | Bias::Matrix(side) => extent(form, side),
-            Bias::None | Bias::InPlace => 0,
-        };
         let out_bytes = extent(form, &form.out);
         let scratch = found.iter().map(|f| f.workspace).max().unwrap_or(0);
-        let sizes = [extent(form, &form.a), extent(form, &form.b), bias, out_bytes, out_bytes, scratch];
+        let [a, b, bias] = extents(form);
+        let sizes = [a, b, bias, out_bytes, out_bytes, scratch];
         let (free, _) = check("memory", result::mem_get_info())?;
         if sizes.iter().sum::<usize>() > free / 4 {
             return Ok(None);
@@ -140,8 +214,8 @@ impl Bench {
             *place = bench.take(bytes)?;
         }
         let [a, b, bias, out, other, workspace] = places;
-        bench.fill(form.dtype, &[(a, sizes[0]), (b, sizes[1]), (bias, sizes[2])])?;
         bench.at = At { a, b, bias, out };
+        bench.fill(form.dtype, &bench.operands(form), random())?;
         (bench.other, bench.workspace) = (other, workspace);
         Ok(Some(bench))
     }
@@ -153,17 +227,16 @@ impl Bench {
         Ok(address)
     }
 
-    /// Fills memory with random numbers of a type, between -1 and 1.
-    fn fill(&self, dtype: DType, places: &[(u64, usize)]) -> Result<()> {
+    /// Where a, b and what is added lie, and how many bytes.
+    fn operands(&self, form: &Form) -> [(u64, usize); 3] {
+        let [a, b, bias] = extents(form);
+        [(self.at.a, a), (self.at.b, b), (self.at.bias, bias)]
+    }
+
+    /// Fills memory with numbers of a type.
+    fn fill(&self, dtype: DType, places: &[(u64, usize)], mut number: impl FnMut() -> f32) -> Result<()> {
         // So many numbers over and over, at other columns in each row.
         const COUNT: usize = (1 << 20) - 3;
-        let mut state = 0x9e37_79b9_7f4a_7c15u64;
-        let mut number = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-        };
         let mut bytes: Vec<u8> = Vec::with_capacity(COUNT * dtype.size());
         for _ in 0..COUNT {
             let x = number();
@@ -225,17 +298,19 @@ impl Bench {
 
     /// True if two algorithms give the same bits.
     fn alike(&self, one: &Products, two: &Products) -> Result<bool> {
-        let mut results = [Vec::new(), Vec::new()];
-        for ((product, out), bytes) in [(one, self.at.out), (two, self.other)].into_iter().zip(&mut results) {
-            // SAFETY: the memory is the bench's own.
-            unsafe { self.stream.zero(out, self.out_bytes)? };
-            product.call(&At { out, ..self.at }, self.workspace, self.stream.raw())?;
-            *bytes = vec![0u8; self.out_bytes.min(COMPARED)];
-            // SAFETY: both ranges stay until the wait.
-            unsafe { self.stream.download(bytes.as_mut_ptr(), out, bytes.len())? };
-            self.stream.wait()?;
-        }
-        Ok(results[0] == results[1])
+        Ok(self.result_of(one, self.at.out)? == self.result_of(two, self.other)?)
+    }
+
+    /// What a product writes to `out`, which was zero.
+    fn result_of(&self, product: &Products, out: u64) -> Result<Vec<u8>> {
+        // SAFETY: the memory is the bench's own.
+        unsafe { self.stream.zero(out, self.out_bytes)? };
+        product.call(&At { out, ..self.at }, self.workspace, self.stream.raw())?;
+        let mut bytes = vec![0u8; self.out_bytes.min(COMPARED)];
+        // SAFETY: both ranges stay until the wait.
+        unsafe { self.stream.download(bytes.as_mut_ptr(), out, bytes.len())? };
+        self.stream.wait()?;
+        Ok(bytes)
     }
 }
 
