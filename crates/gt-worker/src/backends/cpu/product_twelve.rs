@@ -3,7 +3,7 @@
 
 use super::Mat;
 use std::arch::asm;
-use std::arch::x86_64::__m512;
+use std::arch::x86_64::*;
 
 /// Terms after which a tile has asked for what it wants once.
 pub const ROUND: usize = 16;
@@ -168,4 +168,30 @@ pub unsafe fn twelve(
             options(nostack),
         );
     }
+}
+
+/// Copies twelve numbers for each term, `step` apart, beside each other: three whole vectors for four terms. Gives how many
+/// terms, the last few of which are left.
+///
+/// # Safety
+/// Both sides hold these elements.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub unsafe fn copy(from: *const f32, step: isize, to: *mut f32, terms: usize) -> usize {
+    for p in (0..terms / 4 * 4).step_by(4) {
+        let at = |k: usize| from.wrapping_offset((p + k) as isize * step);
+        // SAFETY: as the caller promises; lanes outside of the masks are not read.
+        unsafe {
+            let to = to.add(12 * p);
+            let [a, b, c] = [(0x0fff, 0), (0x00ff, 4), (0x000f, 8)].map(|(mask, skipped)| {
+                let (one, next) = (at(skipped / 4), at(skipped / 4 + 1));
+                let first = _mm512_maskz_loadu_ps(mask, one.wrapping_add(skipped));
+                _mm512_mask_loadu_ps(first, !mask, next.wrapping_sub(12 - skipped))
+            });
+            _mm512_storeu_ps(to, a);
+            _mm512_storeu_ps(to.add(16), b);
+            _mm512_storeu_ps(to.add(32), c);
+        }
+    }
+    terms / 4 * 4
 }

@@ -26,6 +26,10 @@ pub trait Vector: Copy {
     const TWELVE: bool = false;
     /// Adds `k` terms to such a tile's sums.
     unsafe fn twelve(_: *mut Self, _: usize, _: Mat<Self::T>, _: *const Self::T, _: isize, _: Ahead) {}
+    /// Copies twelve numbers for each term, `step` apart, beside each other; as many terms as it says.
+    unsafe fn copy_twelve(_: *const Self::T, _step: isize, _to: *mut Self::T, _terms: usize) -> usize {
+        0
+    }
     /// `to[p * step + j] = from[j * stride + p]` for `rows` of j and `cols` of p.
     unsafe fn turn(
         from: *const Self::T,
@@ -102,6 +106,10 @@ const TWELVE: bool = true;
 #[inline(always)]
 unsafe fn twelve(sums: *mut __m512, k: usize, a: Mat<f32>, b: *const f32, b_rs: isize, ahead: Ahead) {
     unsafe { twelve::twelve(&mut *(sums as *mut [[__m512; 2]; 12]), k, a, b, b_rs, ahead) }
+}
+#[inline(always)]
+unsafe fn copy_twelve(from: *const f32, step: isize, to: *mut f32, terms: usize) -> usize {
+    unsafe { twelve::copy(from, step, to, terms) }
 });
 wide!(__m512d, f64, __mmask8, 8, _mm512_setzero_pd _mm512_set1_pd _mm512_loadu_pd _mm512_maskz_loadu_pd
     _mm512_storeu_pd _mm512_mask_storeu_pd _mm512_fmadd_pd _mm512_add_pd);

@@ -326,7 +326,7 @@ impl<V: Vector> Job<'_, V> {
         if !sparing {
             self.ask_left(block, col, i, t, &mut ahead);
         }
-        if block.first == 0 && i + V::ROWS < block.rows {
+        if (block.first == 0 || sparing) && i + V::ROWS < block.rows {
             ahead.result = c.at.wrapping_add((block.top + i + V::ROWS) * c.rs + col) as *const i8;
             ahead.result_step = bytes(c.rs as isize);
         }
@@ -386,7 +386,8 @@ unsafe fn copy_tiles<V: Vector>(from: Mat<V::T>, to: *mut V::T, rows: usize, ter
                 if from.rs == 1 {
                     let whole = (r - 1) / V::LANES * V::LANES;
                     let mask = V::mask(r - whole);
-                    for p in 0..count {
+                    let done = if r == 12 { V::copy_twelve(from.at, from.cs, to, count) } else { 0 };
+                    for p in done..count {
                         let (from, to) = (from.from(0, p).at, to.add(p * r));
                         for j in (0..whole).step_by(V::LANES) {
                             V::load(from.add(j)).store(to.add(j));
