@@ -271,3 +271,41 @@ fn what_the_library_takes_is_not_packed() {
     assert_eq!((form.batches, form.calls.len()), (12, 8));
     assert_eq!((form.a.transposed, form.b.transposed, form.a.ld, form.b.ld), (false, true, 384, 384));
 }
+
+#[test]
+fn what_follows_a_product_leaves_it_as_it_is() {
+    let behind = [
+        ("TENSOR[0] TENSOR[1]", "RELU TENSOR[5]", "RELU TENSOR[6]"),
+        ("TENSOR[0] TENSOR[1] TENSOR[3]", "RELU TENSOR[5]", "RELU TENSOR[6]"),
+        ("TENSOR[0] TENSOR[1]", "ADD TENSOR[2] TENSOR[5]", "RELU TENSOR[6]"),
+        ("TENSOR[0] TENSOR[1]", "ADD TENSOR[5] TENSOR[3]", "RELU TENSOR[6]"),
+        ("TENSOR[0] TENSOR[1]", "ADD TENSOR[5] TENSOR[4]", "EXP TENSOR[6]"),
+    ];
+    for (m, n, k) in [(7, 13, 5), (1, 64, 64), (128, 512, 784), (128, 10, 512)] {
+        for (batch, operands) in ["", "2, ", "2, 3, "].into_iter().flat_map(|b| behind.map(|o| (b, o))) {
+            let (product, first, second) = operands;
+            let program = format!(
+                "in TENSOR[0] f32[{batch}{m}, {k}]
+                 in TENSOR[1] f32[{k}, {n}]
+                 in TENSOR[2] f32[{batch}{m}, {n}]
+                 in TENSOR[3] f32[{n}]
+                 in TENSOR[4] f32[1, {n}]
+                 TENSOR[5] := MATMUL{{ta=false,tb=false}} {product}
+                 TENSOR[6] := {first}
+                 TENSOR[7] := {second}
+                 out TENSOR[7]"
+            );
+            let structure = gt_ir::text::parse_structure(&program).unwrap();
+            let options = gt_compiler::CompileOptions { epilogues: true, ..Default::default() };
+            let plan = gt_compiler::compile(&structure, &structure.check().unwrap(), options).unwrap();
+            let gt_compiler::Work::Matmul(mm) = &plan.steps[0].work else { panic!("{plan}") };
+            assert!(mm.relu || mm.residual.is_some(), "{plan}");
+            let bare = Matmul { residual: None, relu: false, ..(**mm).clone() };
+            let (with, without) = (ready(mm, &plan, Pack::Least), ready(&bare, &plan, Pack::Least));
+            let form = with.form.expect("a product");
+            assert_eq!(Some(form.bare()), without.form, "{plan}");
+            assert!(with.before.list.is_empty(), "{plan}");
+            assert!(!matches!(form.bias, Bias::InPlace), "{plan}");
+        }
+    }
+}

@@ -126,6 +126,12 @@ impl Blas {
         {
             return Ok(whole);
         }
+        if gt_ir::env::on("GT_VERBOSE")
+            && let Some(products) = &bare.products
+        {
+            let key = Key::new(products.form());
+            eprintln!("gt worker: cuda: matmul {key}: what follows it has a kernel of its own");
+        }
         Ok(Prepared { after: gt_kernels::matmul::after(mm, plan), ..bare })
     }
 
