@@ -49,6 +49,11 @@ fn taken_in(graph: &Graph, structure: &Structure, n: usize) -> Option<(u32, Prod
         }
         _ => return None,
     };
+    // Nothing is computed in between: operands of the product would have to live longer.
+    let between = &graph.nodes[r.node as usize + 1..n];
+    if between.iter().any(|node| node.live && !matches!(node.what, What::Full | What::Iota)) {
+        return None;
+    }
     let before = &graph.nodes[r.node as usize];
     if r.map != WHOLE || before.uses != 1 || before.ty != node.ty || node.ty.shape.numel() == 0 {
         return None;
@@ -140,6 +145,9 @@ mod tests {
         assert_eq!(steps("f32", both), "product of 0 [], kernel");
         let twice = "TENSOR[5] := ADD TENSOR[4] TENSOR[4]\nout TENSOR[5]";
         assert_eq!(steps("f32", twice), "product of 0 [], kernel");
+        let late =
+            "TENSOR[5] := EXP TENSOR[2]\nTENSOR[6] := ADD TENSOR[4] TENSOR[2]\nout TENSOR[5]\nout TENSOR[6]";
+        assert_eq!(steps("f32", late), "product of 0 [], kernel");
         let after = "TENSOR[5] := RELU TENSOR[4]\nTENSOR[6] := ADD TENSOR[5] TENSOR[2]\nout TENSOR[6]";
         assert_eq!(steps("f32", after), "product relu of 0 [1], kernel");
     }

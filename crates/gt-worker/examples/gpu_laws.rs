@@ -315,6 +315,8 @@ impl Laws {
                 let value = |at: usize| match (i, at) {
                     (0, 3) => f64::INFINITY,
                     (0, at) if at / k == 1 => -0.0,
+                    (0, at) if at / k == 2 => -1e-38,
+                    (1 | 4, at) if at % 3 == 0 => 1e-20,
                     (1 | 4, 4) => f64::NAN,
                     (2 | 3, at) if at % 5 == 1 => -0.0,
                     (_, at) => ((at * 7 + i * 3) as f64 * 0.37).sin() / 8.0,

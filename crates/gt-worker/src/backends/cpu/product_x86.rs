@@ -325,6 +325,8 @@ impl<V: Vector> Job<'_, V> {
         let sparing = isa::asks_sparingly();
         if !sparing {
             self.ask_left(block, col, i, t, &mut ahead);
+        } else if self.lefts == Lefts::Tiles && self.a.rs == 1 && b.cs == 1 {
+            self.ask_block(block, col, t, &mut ahead);
         }
         if (block.first == 0 || sparing) && i + V::ROWS < block.rows {
             ahead.result = c.at.wrapping_add((block.top + i + V::ROWS) * c.rs + col) as *const i8;
@@ -343,6 +345,30 @@ impl<V: Vector> Job<'_, V> {
             ahead.right_step = bytes(b.cs);
         }
         ahead
+    }
+
+    /// Some of both sides of the next block, a line of each term: few enough that others find room beside them.
+    #[inline(always)]
+    fn ask_block(&self, block: &Block<V::T>, col: usize, t: usize, ahead: &mut Ahead) {
+        let next = block.first + block.terms;
+        if next >= self.k {
+            return;
+        }
+        let size = std::mem::size_of::<V::T>();
+        let each = LINE / size;
+        // Terms of a tile, and how often as many make a block.
+        let asked = (block.terms / ROUND * RIGHTS).max(1);
+        let times = block.terms.div_ceil(asked);
+        let at = t + col / Self::WIDTH * block.rows.div_ceil(V::ROWS);
+        let (rights, lefts) = (self.n.div_ceil(each), block.rows.div_ceil(each));
+        let (from, step) = match at.checked_sub(rights * times) {
+            None => (self.b.from(next + at / rights * asked, at % rights * each), self.b.rs),
+            Some(at) if at < lefts * times => {
+                (self.a.from(block.top + at % lefts * each, next + at / lefts * asked), self.a.cs)
+            }
+            Some(_) => return,
+        };
+        (ahead.right, ahead.right_step) = (from.at as *const i8, step * size as isize);
     }
 
     /// The left side of the next tile, or some of the next block's.

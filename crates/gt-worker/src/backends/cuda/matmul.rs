@@ -34,8 +34,8 @@ pub struct Blas {
 /// The library's handle, and what was measured before this process.
 type Loaded = (Arc<Handle>, Arc<Pins>);
 
-/// What decides about a relu: element type, TF32, kind of bias, algorithm.
-type ReluKey = (DType, bool, u8, [u64; 8]);
+/// What decides about a relu: element type, TF32, kind of bias, which sides are transposed, algorithm.
+type ReluKey = (DType, bool, u8, [bool; 2], [u64; 8]);
 
 /// What the loading thread and the others share.
 struct Shared {
@@ -141,12 +141,18 @@ impl Blas {
         let gt_kernels::matmul::Ready { before, form: Some(form) } = ready(mm, plan, Pack::Least) else {
             return Ok(None);
         };
-        if form.bare() != *bare.form() {
+        // The library reads a row in whole vectors, each batch its own.
+        let lies = match &form.bias {
+            Bias::Columns(row) => row.alignment >= 16,
+            Bias::None | Bias::Matrix(_) => true,
+            Bias::InPlace => false,
+        };
+        if form.bare() != *bare.form() || (form.residual && !lies) {
             return Ok(None);
         }
         let handle = self.shared.handle()?.0;
         let Some(found) = remembered(&handle, &form, bare.found().words()) else { return Ok(None) };
-        if form.relu && !self.shared.has_true_relu(&handle, &form, &found)? {
+        if form.relu && !self.shared.has_true_relu(&handle, &form, &found) {
             return Ok(None);
         }
         let at = before.scratch.next_multiple_of(ALIGN);
@@ -314,14 +320,15 @@ impl Shared {
     }
 
     /// True if an algorithm's relu is ours in every bit, tried once.
-    fn has_true_relu(&self, handle: &Arc<Handle>, form: &Form, found: &Found) -> Result<bool> {
-        let key = (form.dtype, form.tf32, kind(&form.bias).0, found.words());
+    fn has_true_relu(&self, handle: &Arc<Handle>, form: &Form, found: &Found) -> bool {
+        let turned = [form.a.transposed, form.b.transposed];
+        let key = (form.dtype, form.tf32, kind(&form.bias).0, turned, found.words());
         if let Some(&known) = self.relus.lock().get(&key) {
-            return Ok(known);
+            return known;
         }
         // Without room to try it, it may be tried another time.
-        let Some(true_relu) = tune::has_true_relu(handle, form, found)? else { return Ok(false) };
-        Ok(*self.relus.lock().entry(key).or_insert(true_relu))
+        let Ok(Some(true_relu)) = tune::has_true_relu(handle, form, found) else { return false };
+        *self.relus.lock().entry(key).or_insert(true_relu)
     }
 
     /// The library's first choice, or the best of its choices where that is measured before the first use.

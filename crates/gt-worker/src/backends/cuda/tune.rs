@@ -102,27 +102,31 @@ pub fn measure(handle: &Arc<Handle>, form: &Form, found: &[Found], care: &Care) 
 /// A relu is tried on so many rows and columns at most.
 const TRIED: usize = 256;
 
-/// True if an algorithm's relu, of a form that has one, is ours in every bit: NaN stays, and no zero has a sign. `None`
-/// where the device is too full to tell.
+/// True if an algorithm's relu, of a form that has one, is ours in every bit: NaN stays, no zero has a sign, and what is too
+/// small to be normal is there. `None` where the device is too full to tell.
 pub fn has_true_relu(handle: &Arc<Handle>, form: &Form, found: &Found) -> Result<Option<bool>> {
     let small = smaller(form);
     let (form, found) = match remembered(handle, &small, found.words()) {
         Some(found) => (&small, found),
         None => (form, *found),
     };
-    let Some(bench) = Bench::new(form, &[found])? else { return Ok(None) };
+    let bare = form.bare();
+    let Some(alone) = remembered(handle, &bare, found.words()) else { return Ok(Some(false)) };
+    let Some(bench) = Bench::new(form, &[found, alone])? else { return Ok(None) };
     let product = Products::new(handle.clone(), form.clone(), found, 0)?;
-    let mut seen = [false; 2];
-    // -0 times a positive number, and -0 is added.
-    for (seen, operands) in seen.iter_mut().zip([[f32::NAN; 3], [-0.0, 1.0, -0.0]]) {
-        for (place, x) in bench.operands(form).into_iter().zip(operands) {
-            bench.fill(form.dtype, &[place], || x)?;
-        }
-        let bytes = bench.result_of(&product, bench.at.out)?;
-        let mut out = numbers(form, &bytes);
-        *seen = if operands[0].is_nan() { out.all(f32::is_nan) } else { out.all(|x| x.to_bits() == 0) };
-    }
-    Ok(Some(seen == [true; 2]))
+    let alone = Products::new(handle.clone(), bare, alone, 0)?;
+    // Factors whose products f32 cannot say, where the type has such, and others whose products are not normal.
+    let [tiny, small] = if form.dtype == DType::F16 { [-14, -12] } else { [-100, -45] }.map(|n| 2f32.powi(n));
+    let filled = |operands: [f32; 3]| {
+        let mut places = bench.operands(form).into_iter().zip(operands);
+        places.try_for_each(|(place, x)| bench.fill(form.dtype, &[place], || x))
+    };
+    filled([f32::NAN; 3])?;
+    let nan = numbers(form, &bench.result_of(&product, bench.at.out)?).all(f32::is_nan);
+    filled([-tiny, tiny, -0.0])?;
+    let zero = numbers(form, &bench.result_of(&product, bench.at.out)?).all(|x| x.to_bits() == 0);
+    filled([tiny, small, 0.0])?;
+    Ok(Some(nan && zero && bench.alike(&alone, &product)?))
 }
 
 /// A product of fewer rows and columns in matrices that lie as those of a form do.
