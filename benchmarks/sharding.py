@@ -317,17 +317,6 @@ def running(chosen, port):
 # Tables.
 
 
-def speedups(rows, count, first):
-    """(speedup, the machine's own speedup or None) of one count over the first, per row."""
-    out = []
-    for row in rows:
-        got, base = row["seconds"].get(count), row["seconds"].get(first)
-        alone_got, alone_base = row["alone"].get(count), row["alone"].get(first)
-        if got and base:
-            out.append((row, base / got, alone_base / alone_got if alone_got and alone_base else None))
-    return out
-
-
 def show(rows, counts, what, download):
     """Prints the tables and the summary."""
     word = "GPU" if what == "gpu" else "worker"
