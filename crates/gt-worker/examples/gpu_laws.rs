@@ -147,6 +147,14 @@ fn differs(a: &[HostTensor], b: &[HostTensor]) -> Option<usize> {
     (0..a.len().max(b.len())).find(|&k| a.get(k).map(|t| &t.data) != b.get(k).map(|t| &t.data))
 }
 
+/// The first element whose bits differ, worded.
+fn place(a: &HostTensor, b: &HostTensor) -> String {
+    let (size, n) = (a.ty.dtype.size(), a.data.len().min(b.data.len()));
+    let Some(at) = (0..n).find(|&i| a.data[i] != b.data[i]) else { return String::new() };
+    let element = at / size * size..(at / size + 1) * size;
+    format!(" at {}: {:02x?} and {:02x?}", at / size, &a.data[element.clone()], &b.data[element])
+}
+
 /// The same for each of some items, on a thread of its own: the reference takes seconds for attention.
 fn on_each<T: Send, R: Send>(items: Vec<T>, f: impl Fn(T) -> R + Sync) -> Vec<R> {
     std::thread::scope(|scope| {
@@ -218,7 +226,8 @@ impl Laws {
                     let wrong = judge(&outs).err().unwrap_or_else(|| "within tolerance".into());
                     return self.note(&kind, || {
                         format!(
-                            "{name}: run {time}: live-out {k} differs from plain ({wrong})\n{}",
+                            "{name}: run {time}: live-out {k} differs from plain{} ({wrong})\n{}",
+                            place(&first[k], &outs[k]),
                             made.text()
                         )
                     });

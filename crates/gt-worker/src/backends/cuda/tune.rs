@@ -115,18 +115,32 @@ pub fn has_true_relu(handle: &Arc<Handle>, form: &Form, found: &Found) -> Result
     let Some(bench) = Bench::new(form, &[found, alone])? else { return Ok(None) };
     let product = Products::new(handle.clone(), form.clone(), found, 0)?;
     let alone = Products::new(handle.clone(), bare, alone, 0)?;
-    // Factors whose products f32 cannot say, where the type has such, and others whose products are not normal.
-    let [tiny, small] = if form.dtype == DType::F16 { [-14, -12] } else { [-100, -45] }.map(|n| 2f32.powi(n));
-    let filled = |operands: [f32; 3]| {
-        let mut places = bench.operands(form).into_iter().zip(operands);
-        places.try_for_each(|(place, x)| bench.fill(form.dtype, &[place], || x))
+    let ours = || -> Result<bool> {
+        let (bare, whole) = (bench.result_of(&alone, bench.other)?, bench.result_of(&product, bench.at.out)?);
+        Ok(numbers(form, &bare).zip(numbers(form, &whole)).all(|(x, y)| is_relu(x, y)))
     };
-    filled([f32::NAN; 3])?;
-    let nan = numbers(form, &bench.result_of(&product, bench.at.out)?).all(f32::is_nan);
-    filled([-tiny, tiny, -0.0])?;
-    let zero = numbers(form, &bench.result_of(&product, bench.at.out)?).all(|x| x.to_bits() == 0);
-    filled([tiny, small, 0.0])?;
-    Ok(Some(nan && zero && bench.alike(&alone, &product)?))
+    // Random numbers are there. Then NaN, factors whose products no type can say, and others whose sums, of either sign, are
+    // too small to be normal.
+    let roots = (form.k.max(1) as f32).log2() as i32 / 2;
+    let [tiny, a, b] = if form.dtype == DType::F16 { [-14, -5, -14] } else { [-100, -29, -100] };
+    let [tiny, a, b] = [tiny, a - roots, b].map(|n| 2f32.powi(n));
+    let mut fine = ours()?;
+    for (operands, signed) in
+        [([f32::NAN; 3], false), ([-tiny, tiny, -0.0], false), ([tiny, tiny, 0.0], true), ([a, b, 0.0], true)]
+    {
+        let [a, b, bias] = bench.operands(form);
+        let mut sign = random();
+        bench.fill(form.dtype, &[a], || operands[0])?;
+        bench.fill(form.dtype, &[b], || if signed { operands[1].copysign(sign()) } else { operands[1] })?;
+        bench.fill(form.dtype, &[bias], || operands[2])?;
+        fine &= ours()?;
+    }
+    Ok(Some(fine))
+}
+
+/// True if `y` is the relu of `x` as our kernels compute it.
+fn is_relu(x: f32, y: f32) -> bool {
+    if x.is_nan() { y.is_nan() } else { y.to_bits() == if x > 0.0 { x.to_bits() } else { 0 } }
 }
 
 /// A product of fewer rows and columns in matrices that lie as those of a form do.
@@ -241,8 +255,10 @@ impl Bench {
     fn fill(&self, dtype: DType, places: &[(u64, usize)], mut number: impl FnMut() -> f32) -> Result<()> {
         // So many numbers over and over, at other columns in each row.
         const COUNT: usize = (1 << 20) - 3;
-        let mut bytes: Vec<u8> = Vec::with_capacity(COUNT * dtype.size());
-        for _ in 0..COUNT {
+        let longest = places.iter().map(|&(_, len)| len / dtype.size()).max().unwrap_or(0);
+        let count = COUNT.min(longest);
+        let mut bytes: Vec<u8> = Vec::with_capacity(count * dtype.size());
+        for _ in 0..count {
             let x = number();
             match dtype {
                 DType::F64 => bytes.extend((x as f64).to_ne_bytes()),
@@ -252,7 +268,7 @@ impl Bench {
             }
         }
         for &(at, len) in places {
-            for from in (0..len).step_by(bytes.len()) {
+            for from in (0..len).step_by(bytes.len().max(1)) {
                 let n = bytes.len().min(len - from);
                 // SAFETY: the range is the bench's own, and the host's bytes stay until the wait below.
                 unsafe { self.stream.upload(at + from as u64, bytes.as_ptr(), n)? };
