@@ -657,6 +657,7 @@ fn main() -> ExitCode {
     let begin = Instant::now();
     laws.failures();
     laws.products();
+    println!("  products: {:.1} s", begin.elapsed().as_secs_f64());
     laws.attention();
     let mut sizes = attention_sizes();
     sizes.extend(attention_joined());

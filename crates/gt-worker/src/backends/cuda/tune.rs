@@ -119,21 +119,26 @@ pub fn has_true_relu(handle: &Arc<Handle>, form: &Form, found: &Found) -> Result
         let (bare, whole) = (bench.result_of(&alone, bench.other)?, bench.result_of(&product, bench.at.out)?);
         Ok(numbers(form, &bare).zip(numbers(form, &whole)).all(|(x, y)| is_relu(x, y)))
     };
-    // Random numbers are there. Then NaN, factors whose products no type can say, and others whose sums, of either sign, are
-    // too small to be normal.
+    // What is added is zero, so that the bare product, which may not have it, gives what the relu is of.
+    let tried = |fill: [&mut dyn FnMut() -> f32; 3]| -> Result<bool> {
+        let mut places = bench.operands(form).into_iter().zip(fill);
+        places.try_for_each(|(place, number)| bench.fill(form.dtype, &[place], number))?;
+        ours()
+    };
+    let (mut sign, mut other) = (random(), random());
+    let mut fine = tried([&mut || sign(), &mut || other(), &mut || 0.0])?;
+    fine &= tried([&mut || f32::NAN, &mut || f32::NAN, &mut || f32::NAN])?;
+    // Sums of either sign about the least normal number and `below` it, which are not normal, or nothing once they are
+    // rounded; their factors are small or one of them is not normal itself.
+    let least = if form.dtype == DType::F16 { -14 } else { -126 };
     let roots = (form.k.max(1) as f32).log2() as i32 / 2;
-    let [tiny, a, b] = if form.dtype == DType::F16 { [-14, -5, -14] } else { [-100, -29, -100] };
-    let [tiny, a, b] = [tiny, a - roots, b].map(|n| 2f32.powi(n));
-    let mut fine = ours()?;
-    for (operands, signed) in
-        [([f32::NAN; 3], false), ([-tiny, tiny, -0.0], false), ([tiny, tiny, 0.0], true), ([a, b, 0.0], true)]
-    {
-        let [a, b, bias] = bench.operands(form);
-        let mut sign = random();
-        bench.fill(form.dtype, &[a], || operands[0])?;
-        bench.fill(form.dtype, &[b], || if signed { operands[1].copysign(sign()) } else { operands[1] })?;
-        bench.fill(form.dtype, &[bias], || operands[2])?;
-        fine &= ours()?;
+    for below in [0, 4, 8, 9, 12, 22, 25, 72] {
+        for x in [(least - below) / 2, least - 3] {
+            let y = least - below - x - roots;
+            let [x, y] = [x, y].map(|n| 2f32.powi(n));
+            fine &= tried([&mut || -x, &mut || y, &mut || -0.0])?;
+            fine &= tried([&mut || x, &mut || y.copysign(sign()), &mut || 0.0])?;
+        }
     }
     Ok(Some(fine))
 }
