@@ -17,11 +17,17 @@ const WORKERS: u32 = 3;
 struct Rig {
     machine: Machine,
     seq: u64,
+    memory: u64,
 }
 
 /// Workers that divide whatever can be divided.
 fn rig() -> Rig {
-    let mut rig = Rig { machine: Machine::new(Config::default()), seq: 0 };
+    rig_of(1 << 30)
+}
+
+/// The same, each with so much memory.
+fn rig_of(memory: u64) -> Rig {
+    let mut rig = Rig { machine: Machine::new(Config::default()), seq: 0, memory };
     (0..WORKERS).for_each(|i| drop(rig.add_worker(i)));
     let vars = [("GT_AUTO_SHARD", "1"), ("GT_SHARD_MIN", "0")];
     let vars = vars.map(|(name, value)| (name.to_string(), value.to_string())).to_vec();
@@ -43,7 +49,7 @@ impl Rig {
             backend: "test".into(),
             device: "test".into(),
             threads: 1,
-            memory: 1 << 30,
+            memory: self.memory,
             endpoint: None,
             ticket_key: [0; 16],
             process: gt_net::process::Process::this(),
@@ -158,4 +164,54 @@ fn another_worker_ends_the_old_course() {
     let sent = shares(&rig.run(mul_add(12, 20, 21, 2, [false, false], 22)));
     let workers: Vec<u32> = sent.iter().map(|(worker, _)| worker.0).collect();
     assert_eq!(workers, [0, 2, 3]);
+}
+
+/// A product that reads tensor 1 and leaves it as it is, and the collectives that it takes, by run.
+fn collectives_of_products(rig: &mut Rig) -> Vec<usize> {
+    let text = "in TENSOR[0] f32[30, 30] dies
+                in TENSOR[1] f32[30, 30]
+                TENSOR[2] := MATMUL{ta=false,tb=false} TENSOR[0] TENSOR[1]
+                out TENSOR[2]";
+    let structure = Arc::new(gt_ir::text::parse_structure(text).unwrap());
+    let meets = |share: &Share| {
+        let collective = |i: &&gt_ir::Instr| matches!(i.op, gt_ir::Op::Collective(_));
+        share.structure.instrs.iter().filter(collective).count()
+    };
+    (0..5)
+        .map(|i| {
+            rig.run(full2(30, 10 + i));
+            let program = Program {
+                key: structure.key(),
+                structure: structure.clone(),
+                inputs: vec![TensorId(10 + i), TensorId(1)],
+                outs: vec![TensorId(100 + i)],
+                slots: Vec::new(),
+                frees: Vec::new(),
+            };
+            let seq = rig.seq + 1;
+            let sent = shares(&rig.run(program));
+            let mine = sent.iter().filter(|(_, share)| share.seq == seq).map(|(_, share)| share);
+            mine.map(meets).max().expect("it was sent")
+        })
+        .collect()
+}
+
+/// A square of ones.
+fn full2(n: usize, out: u64) -> Program {
+    let text = format!("TENSOR[0] := FULL{{shape=[{n}, {n}],dtype=f32}} 1.0\nout TENSOR[0]");
+    let structure = Arc::new(gt_ir::text::parse_structure(&text).unwrap());
+    let (key, outs) = (structure.key(), vec![TensorId(out)]);
+    Program { key, structure, inputs: Vec::new(), outs, slots: Vec::new(), frees: Vec::new() }
+}
+
+#[test]
+fn what_is_put_together_twice_stays_so_where_there_is_room() {
+    for (memory, stays) in [(1 << 30, true), (8 << 10, false)] {
+        let mut rig = rig_of(memory);
+        rig.run(full2(30, 1));
+        let meetings = collectives_of_products(&mut rig);
+        assert!(meetings[0] > 0, "one side is put together: {meetings:?}");
+        assert_eq!(meetings[2..] == [0, 0, 0], stays, "{meetings:?}");
+        assert_eq!(meetings[1] == 0, stays, "from the second time on: {meetings:?}");
+    }
 }

@@ -126,6 +126,9 @@ impl Session {
         for id in away {
             course.mesh.workers.iter().for_each(|worker| self.bring(id, *worker, parts, cx));
         }
-        if self.is_awaited() { Some(Ready::Waits(Wait::Arrivals)) } else { Some(Ready::Again(course)) }
+        if self.is_awaited() {
+            return Some(Ready::Waits(Wait::Arrivals));
+        }
+        (!self.stay_whole(program, &course, parts, cx)).then_some(Ready::Again(course))
     }
 }

@@ -261,7 +261,11 @@ impl Session {
             return Ready::Waits(Wait::Arrivals);
         }
         let made = self.made(program, &types, &mesh, &divided);
-        Ready::Gang(Course { mesh, divided, made }, lay)
+        let course = Course { mesh, divided, made };
+        if self.stay_whole(program, &course, parts, cx) {
+            return self.prepare(program, parts, cx);
+        }
+        Ready::Gang(course, lay)
     }
 
     /// A program's division: known, worked out here if that takes no time to speak of, or asked for.

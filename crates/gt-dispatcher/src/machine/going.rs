@@ -99,6 +99,34 @@ impl Session {
         }
     }
 
+    /// Has the inputs that a program puts together stay so if that is not the first time, and if there is room. True if
+    /// there are such: then it has to be divided anew.
+    pub(super) fn stay_whole(
+        &mut self,
+        program: &Program,
+        course: &Course,
+        parts: &mut Parts,
+        cx: &mut Cx,
+    ) -> bool {
+        // What lies as a signal says stays as it lies.
+        if self.sharding.is_none() || !self.signals.is_empty() {
+            return false;
+        }
+        let mut any = false;
+        for id in course.divided.joined.iter().filter_map(|k| program.inputs.get(*k as usize)) {
+            let Some(tensor) = self.tensors.get_mut(*id) else { continue };
+            if !std::mem::replace(&mut tensor.was_joined, true) || !course.mesh.has_room(&tensor.ty, cx.pool)
+            {
+                continue;
+            }
+            if let Some(spread) = tensor.spread.clone() {
+                self.make_whole(*id, &spread, parts, cx);
+                any = true;
+            }
+        }
+        any
+    }
+
     /// Has the workers of a mesh put a tensor together, so that each has all of it.
     pub(super) fn make_whole(&mut self, id: TensorId, spread: &Spread, parts: &mut Parts, cx: &mut Cx) {
         let Some(tensor) = self.tensors.get_mut(id) else { return };

@@ -2,12 +2,14 @@
 
 use crate::shard::Costs;
 use gt_net::msg::WorkerInfo;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Threads that wait for one another look that long before they sleep.
 const LOOK: f64 = 5e-5;
 /// The part of a worker's memory that one program may take.
 const ROOM: f64 = 0.8;
+/// The part of a worker's memory up to which tensors are kept whole there that could lie in pieces.
+const SPARE: f64 = 0.25;
 
 /// All workers together are thought to be so many times as fast as one at least. Where every one of them would use all
 /// cores of a host nothing is won, but whoever starts several wants to see them used.
@@ -35,6 +37,17 @@ pub fn costs(infos: &[&WorkerInfo]) -> Costs {
         _ => cpu(infos, road),
     };
     Costs { room, ..costs }
+}
+
+/// Bytes that each of these workers may hold for tensors to be kept whole there which could lie in pieces. The processes of a
+/// host share its memory, and workers of one process have told of their parts.
+pub fn spare(infos: &[&WorkerInfo]) -> u64 {
+    let of = |info: &&WorkerInfo| {
+        let beside = infos.iter().filter(|i| i.process.host == info.process.host).map(|i| i.process.pid);
+        let sharers = if info.backend == "cuda" { 1 } else { beside.collect::<BTreeSet<u32>>().len() };
+        if info.memory == 0 { u64::MAX } else { (info.memory as f64 * SPARE / sharers as f64) as u64 }
+    };
+    infos.iter().map(of).min().unwrap_or(0)
 }
 
 fn road(infos: &[&WorkerInfo]) -> Road {
@@ -122,6 +135,18 @@ mod tests {
         assert_eq!((two.flops, two.alone), (1e11, 1.0));
         assert!(costs.latency > 5.0 * two.latency, "{costs:?}");
         assert_eq!(costs.room, ((1u64 << 30) as f64 * ROOM) as u64);
+    }
+
+    #[test]
+    fn processes_of_a_host_share_what_is_to_spare() {
+        let spare = |all: &[WorkerInfo]| spare(&all.iter().collect::<Vec<_>>());
+        let quarter = (1u64 << 30) / 4;
+        let inside: Vec<WorkerInfo> = (0..4).map(|_| worker("a", 1, 1, 2)).collect();
+        assert_eq!(spare(&inside), quarter);
+        let mut apart: Vec<WorkerInfo> = (0..4).map(|pid| worker("a", pid, 1, 2)).collect();
+        assert_eq!(spare(&apart), quarter / 4);
+        apart.iter_mut().for_each(|info| info.backend = "cuda".into());
+        assert_eq!(spare(&apart), quarter);
     }
 
     #[test]

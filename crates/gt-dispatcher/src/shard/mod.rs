@@ -70,6 +70,8 @@ pub struct Divided {
     pub parts: Vec<Local>,
     /// How each live-out lies.
     pub outs: Vec<Layouts>,
+    /// Live-ins that lie in pieces, live on, and are put together to be read.
+    pub joined: Vec<u32>,
     pub thought: Thought,
 }
 
@@ -168,8 +170,8 @@ pub fn divide(ask: &Ask) -> Result<Option<Divided>> {
             }
         });
     }
-    let outs = written.pop().map_or_else(Vec::new, |template| template.outs);
-    Ok(Some(Divided { parts, outs, thought }))
+    let (outs, joined) = written.pop().map_or_else(Default::default, |t| (t.outs, t.joined));
+    Ok(Some(Divided { parts, outs, joined, thought }))
 }
 
 /// The nice value of the thread that plans: other sessions are served meanwhile.

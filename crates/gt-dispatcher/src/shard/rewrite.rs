@@ -128,6 +128,7 @@ pub fn rewrite(structure: &Structure, types: &[Ty], choice: &Choice, place: &[Pa
     while !put_off.is_empty() {
         w.catch_up(&source, &mut put_off)?;
     }
+    let joined = w.joined(structure);
     let outs = w.finish(structure, &choice.outs)?;
     let out_types = w.structure.outs.iter().map(|v| w.types[*v as usize].clone()).collect();
     w.structure.slots = w.slots.len() as u32;
@@ -139,7 +140,15 @@ pub fn rewrite(structure: &Structure, types: &[Ty], choice: &Choice, place: &[Pa
         types: Arc::new(out_types),
         slots: w.slots,
     };
-    Ok(Template { local, values: w.types, outs, lengths: w.lengths, own: w.own, grains: choice.grains })
+    Ok(Template {
+        local,
+        values: w.types,
+        outs,
+        joined,
+        lengths: w.lengths,
+        own: w.own,
+        grains: choice.grains,
+    })
 }
 
 /// What is rewritten.
@@ -357,6 +366,16 @@ impl Writer<'_> {
         let view = View::Slice { dim: 0, len: shape.numel(), step: 1 };
         let x = self.emit(Op::View(view), smallvec![Arg::Value(x), Arg::Slot(skip)])?;
         self.emit(Op::View(View::Reshape(shape)), smallvec![Arg::Value(x)])
+    }
+
+    /// The live-ins that lie in pieces, live on, and were put together.
+    fn joined(&self, structure: &Structure) -> Vec<u32> {
+        let whole = |(layouts, _): &(Layouts, u32)| layouts.iter().all(|l| *l == Layout::Whole);
+        let joined = |v: &u32| {
+            let (input, held) = (&structure.inputs[*v as usize], &self.held[*v as usize]);
+            !input.dies && !whole(&held[0]) && held.iter().any(whole)
+        };
+        (0..structure.inputs.len() as u32).filter(joined).collect()
     }
 
     /// Brings live-outs into a layout they can be kept in: the one asked for, else one that is there, else whole.

@@ -59,6 +59,8 @@ pub struct Template {
     pub values: Vec<Ty>,
     /// How each live-out lies.
     pub outs: Vec<Layouts>,
+    /// Live-ins that lie in pieces, live on, and are put together to be read.
+    pub joined: Vec<u32>,
     /// Parts of dimensions whose lengths went into the structure: (axis, size, length).
     pub(super) lengths: BTreeSet<(usize, usize, usize)>,
     /// Slots of the worker's own, and what they are worked out from.
