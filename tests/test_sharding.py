@@ -120,6 +120,33 @@ assert sum(w["programs"] > 0 for w in gt.debug.get_worker_stats()["workers"]) ==
     )
 
 
+FORWARD = """
+import numpy as np
+import gt
+
+gt.gpu_workers(3)
+gt.manual_seed(0)
+weights = gt.randn(1500, 700) * 1.0
+w = weights.numpy()
+held = []
+for step in range(4):
+    x = gt.randn(1200, 1500)
+    y = x @ weights
+    assert np.allclose(y.numpy(), x.numpy() @ w, atol=1e-2)
+    del x, y
+    gt.synchronize()
+    held.append(min(worker["bytes_in_use"] for worker in gt.workers()))
+weights = weights * 2.0
+assert np.allclose(weights.numpy(), w * 2)
+print(*(bytes >= w.nbytes for bytes in held))
+"""
+
+
+def test_weights_that_are_read_again_and_again_stay_whole(run_python):
+    done = run_python(FORWARD, env={"GT_AUTO_SHARD": "1", "GT_BACKEND": "cpu"})
+    assert done.stdout.split() == ["False", "True", "True", "True"], done.stdout
+
+
 def test_a_wrong_threshold_is_told(run_python):
     done = run_python("import gt; gt.ones(2).sum().item()", check=False, env={**SPLIT, "GT_SHARD_MIN": "lots"})
     assert done.returncode != 0 and "GT_SHARD_MIN: expected" in done.stderr
