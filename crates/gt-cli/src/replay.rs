@@ -5,7 +5,9 @@ use gt_ir::{Error, Program, Result, Ty, bail};
 use gt_worker::backend::{Effort, HostBytes};
 use gt_worker::backends;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -73,8 +75,6 @@ pub fn run(args: Args) -> Result<i32> {
     if let Some(runs) = args.profile {
         return profile(&args.backend, &program, &types, &inputs, runs);
     }
-    let expected = gt_ir::reference::run(&program.structure, &hosts, &program.slots)
-        .map_err(|(instr, e)| e.map_message(|m| format!("instruction {instr} on the reference: {m}")))?;
     let backend = backends::open(&args.backend, None)?;
     let plan = backend.compile(&program.structure, &types, Effort::Quick)?;
     let mut buffers = Vec::new();
@@ -84,6 +84,7 @@ pub fn run(args: Args) -> Result<i32> {
     let outs = plan.run(&mut buffers, &program.slots).map_err(|e| {
         e.error.map_message(|m| format!("instruction {:?} on {}: {m}", e.instr, backend.name()))
     })?;
+    let expected = on_reference(&program, &hosts)?;
     let mut wrong = 0;
     println!(
         "{} instructions, {} inputs, {} results, key {:016x}, on {}",
@@ -112,6 +113,27 @@ pub fn run(args: Args) -> Result<i32> {
     Ok(if wrong == 0 { 0 } else { 1 })
 }
 
+/// How long the reference computes before a person is told what is waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What the reference computes.
+fn on_reference(program: &Program, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
+    let (done, waits) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            if waits.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                eprintln!(
+                    "gt replay: the reference computes one number after the other, minutes for a training step; \
+                     --profile RUNS only times the backend"
+                );
+            }
+        });
+        let expected = gt_ir::reference::run(&program.structure, inputs, &program.slots);
+        drop(done);
+        expected.map_err(|(instr, e)| e.map_message(|m| format!("instruction {instr} on the reference: {m}")))
+    })
+}
+
 /// Prints the steps of a program's plan with the time each takes.
 fn profile(
     backend: &str,
@@ -123,7 +145,7 @@ fn profile(
     let backend = backends::open(backend, None)?;
     let mut compiling = f64::INFINITY;
     for _ in 1..runs.max(1) {
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         backend.compile(&program.structure, types, Effort::Quick)?;
         compiling = compiling.min(start.elapsed().as_secs_f64());
     }

@@ -166,40 +166,31 @@ fn another_worker_ends_the_old_course() {
     assert_eq!(workers, [0, 2, 3]);
 }
 
-/// A product that reads tensor 1 and leaves it as it is, and the collectives that it takes, by run.
-fn collectives_of_products(rig: &mut Rig) -> Vec<usize> {
+/// A product of tensor `left`, which it uses up, with tensor 1, which it leaves as it is.
+fn product(left: u64, out: u64) -> Program {
     let text = "in TENSOR[0] f32[30, 30] dies
                 in TENSOR[1] f32[30, 30]
                 TENSOR[2] := MATMUL{ta=false,tb=false} TENSOR[0] TENSOR[1]
                 out TENSOR[2]";
     let structure = Arc::new(gt_ir::text::parse_structure(text).unwrap());
-    let meets = |share: &Share| {
-        let collective = |i: &&gt_ir::Instr| matches!(i.op, gt_ir::Op::Collective(_));
-        share.structure.instrs.iter().filter(collective).count()
-    };
-    (0..5)
-        .map(|i| {
-            rig.run(full2(30, 10 + i));
-            let program = Program {
-                key: structure.key(),
-                structure: structure.clone(),
-                inputs: vec![TensorId(10 + i), TensorId(1)],
-                outs: vec![TensorId(100 + i)],
-                slots: Vec::new(),
-                frees: Vec::new(),
-            };
-            let seq = rig.seq + 1;
-            let sent = shares(&rig.run(program));
-            let mine = sent.iter().filter(|(_, share)| share.seq == seq).map(|(_, share)| share);
-            mine.map(meets).max().expect("it was sent")
-        })
-        .collect()
+    let (key, inputs) = (structure.key(), vec![TensorId(left), TensorId(1)]);
+    Program { key, structure, inputs, outs: vec![TensorId(out)], slots: Vec::new(), frees: Vec::new() }
 }
 
-/// A square of ones.
-fn full2(n: usize, out: u64) -> Program {
-    let text = format!("TENSOR[0] := FULL{{shape=[{n}, {n}],dtype=f32}} 1.0\nout TENSOR[0]");
-    let structure = Arc::new(gt_ir::text::parse_structure(&text).unwrap());
+/// Sends that product; gives the collectives it takes, and the programs that were added.
+fn meetings(rig: &mut Rig, i: u64) -> (usize, Vec<(WorkerId, Share)>) {
+    rig.run(square(10 + i));
+    let sent = shares(&rig.run(product(10 + i, 100 + i)));
+    let (mine, added): (Vec<_>, Vec<_>) = sent.into_iter().partition(|(_, share)| share.seq == rig.seq);
+    let collective = |i: &&gt_ir::Instr| matches!(i.op, gt_ir::Op::Collective(_));
+    let meets = |(_, share): &(WorkerId, Share)| share.structure.instrs.iter().filter(collective).count();
+    (mine.iter().map(meets).max().expect("it was sent"), added)
+}
+
+/// Ones.
+fn square(out: u64) -> Program {
+    let text = "TENSOR[0] := FULL{shape=[30, 30],dtype=f32} 1.0\nout TENSOR[0]";
+    let structure = Arc::new(gt_ir::text::parse_structure(text).unwrap());
     let (key, outs) = (structure.key(), vec![TensorId(out)]);
     Program { key, structure, inputs: Vec::new(), outs, slots: Vec::new(), frees: Vec::new() }
 }
@@ -208,10 +199,36 @@ fn full2(n: usize, out: u64) -> Program {
 fn what_is_put_together_twice_stays_so_where_there_is_room() {
     for (memory, stays) in [(1 << 30, true), (8 << 10, false)] {
         let mut rig = rig_of(memory);
-        rig.run(full2(30, 1));
-        let meetings = collectives_of_products(&mut rig);
-        assert!(meetings[0] > 0, "one side is put together: {meetings:?}");
-        assert_eq!(meetings[2..] == [0, 0, 0], stays, "{meetings:?}");
-        assert_eq!(meetings[1] == 0, stays, "from the second time on: {meetings:?}");
+        rig.run(square(1));
+        let meet: Vec<usize> = (0..5).map(|i| meetings(&mut rig, i).0).collect();
+        assert!(meet[0] > 0, "one side is put together: {meet:?}");
+        assert!(meet[1..].iter().all(|n| (*n == 0) == stays), "from the second time on: {meet:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_put_together_stays_in_pieces() {
+    let mut rig = rig();
+    rig.run(square(1));
+    assert!(meetings(&mut rig, 0).0 > 0);
+    let (left, added) = meetings(&mut rig, 1);
+    assert_eq!((left, added.len()), (0, WORKERS as usize));
+    for (worker, share) in added {
+        let error = gt_ir::Error::Runtime("out of memory".into());
+        let failure = gt_net::msg::Failure { root: share.seq, instr: None, error };
+        let update = WorkerMsg::Update {
+            session: S,
+            finished: vec![share.seq],
+            values: Vec::new(),
+            failures: vec![(share.seq, failure)],
+            spared: Vec::new(),
+            compiled: Vec::new(),
+            session_bytes: 0,
+        };
+        rig.step(Event::Worker(worker, update));
+    }
+    for i in 2..5 {
+        let (meet, added) = meetings(&mut rig, i);
+        assert!(meet > 0 && added.is_empty(), "as it was, and not tried again: {meet}, {added:?}");
     }
 }

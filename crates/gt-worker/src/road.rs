@@ -235,16 +235,18 @@ impl State {
         match self.sessions.get(&session).and_then(|table| table.get(tensor)) {
             Some(Entry::Here { ty, buffer }) => Ok((ty.clone(), buffer.clone())),
             Some(Entry::Poisoned(failure)) => Err(failure.clone()),
-            Some(Entry::Waiting { .. }) | None => {
-                let promised = self.promised.values().find(|p| p.session == session && p.tensor == tensor);
-                // The type is only asked of tensors in the table.
-                let nameless =
-                    |p: &Promised| (Ty::new(gt_ir::DType::U8, [p.buffer.bytes()]), p.buffer.clone());
-                promised.map(nameless).ok_or_else(|| {
-                    lost(Error::Connection(format!("tensor {} is gone from its worker", tensor.0)))
-                })
-            }
+            Some(Entry::Waiting { .. }) | None => self.promised(session, tensor).ok_or_else(|| {
+                lost(Error::Connection(format!("tensor {} is gone from its worker", tensor.0)))
+            }),
         }
+    }
+
+    /// A value as it was last promised to a client, whatever has become of its tensor.
+    pub fn promised(&self, session: SessionId, tensor: TensorId) -> Option<(Ty, Buffer)> {
+        let of = |p: &&Promised| p.session == session && p.tensor == tensor;
+        let promised = self.promised.values().filter(of).max_by_key(|p| p.expires_ms)?;
+        // The type is only asked of tensors in the table.
+        Some((Ty::new(gt_ir::DType::U8, [promised.buffer.bytes()]), promised.buffer.clone()))
     }
 }
 

@@ -472,7 +472,9 @@ impl State {
         to: Option<(Endpoint, Ticket)>,
     ) -> Parcel {
         let doubts = self.sessions.get(&session).map_or_else(Vec::new, |table| table.doubts(tensor));
-        Parcel { session, tensor, goal, to, what: self.find(session, tensor), doubts }
+        let promised = if goal.is_none() { self.promised(session, tensor) } else { None };
+        let what = promised.map_or_else(|| self.find(session, tensor), Ok);
+        Parcel { session, tensor, goal, to, what, doubts }
     }
 
     /// Fulfils or poisons a tensor whose bytes were on their way. The entry comes back if nobody waits any more.

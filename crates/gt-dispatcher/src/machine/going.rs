@@ -3,10 +3,10 @@
 
 use super::Cx;
 use super::course::Course;
-use super::mesh::{Mesh, Situation};
+use super::mesh::{Known, Mesh, Situation};
 use super::message::Parts;
 use super::session::{Pending, Session};
-use super::tensor::{Made, Spread};
+use super::tensor::{Joined, Made, Spread, Tensor};
 use crate::shard::{self, Divided};
 use gt_ir::program::Without;
 use gt_ir::{Input, Program, Result, Structure, TensorId, Ty};
@@ -99,8 +99,9 @@ impl Session {
         }
     }
 
-    /// Has the inputs that a program puts together stay so if that is not the first time, and if there is room. True if
-    /// there are such: then it has to be divided anew.
+    /// Has the inputs that a program puts together stay so, if that is not the first time and there is room. True if there
+    /// are such: then it has to be divided anew. What decides is the session's stream alone, so that it is the same in
+    /// every run (C7).
     pub(super) fn stay_whole(
         &mut self,
         program: &Program,
@@ -108,64 +109,92 @@ impl Session {
         parts: &mut Parts,
         cx: &mut Cx,
     ) -> bool {
+        let (mesh, joined) = (&course.mesh, &course.divided.joined);
         // What lies as a signal says stays as it lies.
-        if self.sharding.is_none() || !self.signals.is_empty() {
+        if joined.is_empty() || self.sharding.is_none() || !self.signals.is_empty() {
             return false;
         }
-        let mut any = false;
-        for id in course.divided.joined.iter().filter_map(|k| program.inputs.get(*k as usize)) {
-            let Some(tensor) = self.tensors.get_mut(*id) else { continue };
-            if !std::mem::replace(&mut tensor.was_joined, true) || !course.mesh.has_room(&tensor.ty, cx.pool)
-            {
-                continue;
+        let ids = || joined.iter().filter_map(|k| program.inputs.get(*k as usize));
+        let is_once = |id: &&TensorId| self.tensors.get(**id).is_some_and(|t| t.joined == Joined::Once);
+        let again: Vec<TensorId> = ids().filter(is_once).copied().collect();
+        if again.is_empty() {
+            for id in ids() {
+                if let Some(tensor) = self.tensors.get_mut(*id).filter(|t| t.joined == Joined::Never) {
+                    tensor.joined = Joined::Once;
+                }
             }
-            if let Some(spread) = tensor.spread.clone() {
-                self.make_whole(*id, &spread, parts, cx);
-                any = true;
+            return false;
+        }
+        let kept = |t: &&Tensor| t.joined == Joined::Stays && t.freed_by == 0;
+        let mut held: u64 =
+            self.tensors.iter().map(|(_, t)| t).filter(kept).map(|t| t.ty.bytes() as u64).sum();
+        let before = held;
+        for id in again {
+            let Some(tensor) = self.tensors.get_mut(id) else { continue };
+            let more = held + tensor.ty.bytes() as u64;
+            match tensor.spread.clone() {
+                Some(spread) if more <= mesh.spare => {
+                    tensor.joined = Joined::Stays;
+                    held = more;
+                    self.make_whole(id, &spread, parts, cx);
+                }
+                _ => tensor.joined = Joined::Cannot,
             }
         }
-        any
+        held > before
     }
 
-    /// Has the workers of a mesh put a tensor together, so that each has all of it.
-    pub(super) fn make_whole(&mut self, id: TensorId, spread: &Spread, parts: &mut Parts, cx: &mut Cx) {
-        let Some(tensor) = self.tensors.get_mut(id) else { return };
-        let ty = tensor.ty.clone();
-        cx.pool.release_all(&tensor.holders, tensor.bytes());
-        tensor.facts().spread = None;
-        for holder in tensor.holders.iter() {
-            cx.pool.hold(holder.worker, ty.bytes() as u64);
-        }
+    /// Has the workers of a mesh put a tensor together, so that each has all of it. Each tensor is a program of its own: if
+    /// it has no value, that is nothing to the others.
+    pub(super) fn make_whole(&mut self, id: TensorId, spread: &Arc<Spread>, parts: &mut Parts, cx: &mut Cx) {
+        let Some(ty) = self.tensors.get(id).map(|t| t.ty.clone()) else { return };
+        self.lies_now(id, None, cx);
+        let mesh = &spread.mesh;
         let structure = Arc::new(Structure {
             inputs: vec![Input { ty: ty.clone(), dies: true }],
             outs: vec![0],
             ..Structure::default()
         });
-        let ask = Situation {
+        let situation = Situation {
             inputs: vec![(spread.layouts.clone(), false)],
-            fixed: vec![(0, spread.mesh.whole().into_iter().map(Some).collect())],
+            fixed: vec![(0, mesh.whole().into_iter().map(Some).collect())],
             keeps: SmallVec::new(),
             must: true,
-            shape: spread.mesh.shape.clone(),
-            costs: self.costs(&spread.mesh),
-        }
-        .question(&structure, &Arc::from([ty]));
+            shape: mesh.shape.clone(),
+            costs: self.costs(mesh),
+        };
+        let key = structure.key();
+        let answer = match cx.meshes.find(key, &structure, &situation) {
+            Some(Known::Done(answer)) => answer,
+            _ => {
+                let ask = situation.question(&structure, &Arc::from([ty]));
+                let answer = shard::divide(&ask).map(|divided| divided.map(Arc::new));
+                cx.meshes.keep(key, &structure, situation, Known::Done(answer.clone()));
+                answer
+            }
+        };
         self.last_added += 1;
         let seq = self.last_added;
-        let sent = match shard::divide(&ask) {
-            Ok(Some(divided)) => {
-                self.added.insert(seq, Pending::new(&spread.mesh.workers, vec![id], Vec::new()));
-                let ids = Arc::new(Ids { inputs: vec![id], outs: vec![id], frees: Vec::new() });
-                let whole = Share { seq, key: structure.key(), structure, slots: Vec::new(), ids };
-                self.send_shares(&whole, &spread.mesh, &divided, parts, cx)
-            }
-            Ok(None) => Ok(()),
-            Err(error) => Err(error),
-        };
+        let sent = answer.and_then(|divided| {
+            let Some(divided) = divided else { return Ok(()) };
+            self.added.insert(seq, Pending::joining(id, spread));
+            let ids = Arc::new(Ids { inputs: vec![id], outs: vec![id], frees: Vec::new() });
+            let whole = Share { seq, key, structure, slots: Vec::new(), ids };
+            self.send_shares(&whole, mesh, &divided, parts, cx)
+        });
         if let (Err(error), Some(tensor)) = (sent, self.tensors.get_mut(id)) {
             let failure = gt_net::msg::Failure { root: 0, instr: None, error };
             tensor.poison = Some(Box::new(failure));
         }
+    }
+
+    /// Notes that the holders of a tensor have all of it, or pieces that lie so.
+    pub(super) fn lies_now(&mut self, id: TensorId, spread: Option<Arc<Spread>>, cx: &mut Cx) {
+        let Some(tensor) = self.tensors.get_mut(id) else { return };
+        cx.pool.release_all(&tensor.holders, tensor.bytes());
+        tensor.facts().spread = spread;
+        let bytes = tensor.bytes();
+        tensor.holders.iter().for_each(|holder| cx.pool.hold(holder.worker, bytes));
     }
 
     /// Has what did not depend on a failed instruction worked out again: a tensor that was merely recorded beside a

@@ -6,7 +6,7 @@ use super::{Action, Config, speeds};
 use crate::shard::{Answer, Ask, Asked, Costs, Hint, Thought};
 use foldhash::fast::FixedState;
 use gt_ir::layout::{Layout, Layouts};
-use gt_ir::{Error, Structure, Ty};
+use gt_ir::{Error, Structure};
 use gt_net::msg::{Member, SessionId, WorkerCmd, WorkerId, WorkerInfo};
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -22,8 +22,8 @@ pub struct Mesh {
     pub workers: Vec<WorkerId>,
     /// What computing and moving cost on it, from what its workers told of themselves.
     pub costs: Costs,
-    /// Bytes that each worker may hold for tensors to be kept whole there which could lie in pieces.
-    spare: u64,
+    /// Bytes that each worker may hold of a session's tensors that could lie in pieces and are kept whole.
+    pub spare: u64,
 }
 
 impl PartialEq for Mesh {
@@ -36,12 +36,6 @@ impl Mesh {
     /// The layouts of what every worker has all of.
     pub fn whole(&self) -> Layouts {
         self.shape.iter().map(|_| Layout::Whole).collect()
-    }
-
-    /// True if a tensor that could lie in pieces may be whole on every worker.
-    pub(super) fn has_room(&self, ty: &Ty, pool: &Pool) -> bool {
-        let held = self.workers.iter().filter_map(|w| pool.get(*w)).map(|w| w.live_bytes).max();
-        held.unwrap_or(0).saturating_add(ty.bytes() as u64) <= self.spare
     }
 }
 

@@ -2,9 +2,11 @@
 
 use super::gang::ADDED;
 use super::session::{Asked, Move, Pending, Session, no_workers};
+use super::tensor::{Joined, Spread, Tensor};
 use super::{Action, Carry, Cx, Way};
 use gt_ir::{Error, Result, TensorId};
 use gt_net::msg::{Batch, Bytes, ClientMsg, Failure, Fetch, Payload, SessionMsg, Value, WorkerCmd, WorkerId};
+use std::sync::Arc;
 
 /// Frees that may wait for the next message to a worker.
 const MAX_FREES: usize = 1024;
@@ -104,6 +106,11 @@ impl Session {
         if let (Some(whole), Some(instr), true) = (&done.whole, failure.instr, own) {
             spared = self.rescue(whole, instr as usize, cx);
         }
+        if let (Some(was), [id], true) = (&done.joins, done.outs(), own)
+            && self.in_pieces_again(*id, was, cx)
+        {
+            spared.push(*id);
+        }
         for id in done.outs() {
             if let Some(tensor) = self.tensors.get_mut(*id).filter(|_| !spared.contains(id)) {
                 tensor.poison = Some(Box::new(failure.clone()));
@@ -120,6 +127,16 @@ impl Session {
                 self.tell_value(value);
             }
         }
+    }
+
+    /// A tensor could not be put together: its pieces are where they were, and stay there. False if there is more of it
+    /// elsewhere by now, which will not come.
+    fn in_pieces_again(&mut self, id: TensorId, was: &Arc<Spread>, cx: &mut Cx) -> bool {
+        let fits = |t: &&mut Tensor| t.poison.is_none() && t.holders.mesh() == Some(&was.mesh);
+        let Some(tensor) = self.tensors.get_mut(id).filter(fits) else { return false };
+        tensor.joined = Joined::Cannot;
+        self.lies_now(id, Some(was.clone()), cx);
+        true
     }
 
     /// A `Send` is done: the copy has arrived, or is here to be passed on, or will never come.

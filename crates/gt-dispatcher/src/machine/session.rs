@@ -6,7 +6,7 @@ use super::gang::{ADDED, Sharding, Wait};
 use super::log::Log;
 use super::mesh::Mesh;
 use super::signals::Signals;
-use super::tensor::Tensor;
+use super::tensor::{Spread, Tensor};
 use super::tensors::Tensors;
 use crate::shard::Divided;
 use foldhash::fast::FixedState;
@@ -59,6 +59,8 @@ pub(super) struct Pending {
     pub mesh: Option<Arc<Mesh>>,
     /// What it makes, unless the whole program says so.
     outs: Vec<TensorId>,
+    /// How the tensor lay that it puts together, if that is what it does.
+    pub joins: Option<Arc<Spread>>,
     /// What it frees if it succeeds, dying inputs included.
     pub frees: Vec<TensorId>,
 }
@@ -67,7 +69,14 @@ impl Pending {
     pub fn new(workers: &[WorkerId], outs: Vec<TensorId>, frees: Vec<TensorId>) -> Pending {
         let workers = SmallVec::from_slice(workers);
         let ran = workers.clone();
-        Pending { ran, workers, failure: None, origins: None, whole: None, mesh: None, outs, frees }
+        let (failure, joins) = (None, None);
+        Pending { ran, workers, failure, origins: None, whole: None, mesh: None, outs, joins, frees }
+    }
+
+    /// One that puts a tensor together, which lies so.
+    pub fn joining(id: TensorId, spread: &Arc<Spread>) -> Pending {
+        let joins = Some(spread.clone());
+        Pending { joins, ..Pending::new(&spread.mesh.workers, vec![id], Vec::new()) }
     }
 
     /// A program that was divided over a mesh.

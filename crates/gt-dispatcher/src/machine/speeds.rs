@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 const LOOK: f64 = 5e-5;
 /// The part of a worker's memory that one program may take.
 const ROOM: f64 = 0.8;
-/// The part of a worker's memory up to which tensors are kept whole there that could lie in pieces.
-const SPARE: f64 = 0.25;
+/// The part of a worker's memory that a session's tensors may take which could lie in pieces and are kept whole: beside it
+/// there is room for a program.
+const SPARE: f64 = 0.1;
 
 /// All workers together are thought to be so many times as fast as one at least. Where every one of them would use all
 /// cores of a host nothing is won, but whoever starts several wants to see them used.
@@ -39,12 +40,15 @@ pub fn costs(infos: &[&WorkerInfo]) -> Costs {
     Costs { room, ..costs }
 }
 
-/// Bytes that each of these workers may hold for tensors to be kept whole there which could lie in pieces. The processes of a
-/// host share its memory, and workers of one process have told of their parts.
+/// Bytes that each of these workers may hold of a session's tensors that could lie in pieces and are kept whole. The processes
+/// of a host share its memory, of which workers of one process have told their parts; workers on one device share that.
 pub fn spare(infos: &[&WorkerInfo]) -> u64 {
     let of = |info: &&WorkerInfo| {
-        let beside = infos.iter().filter(|i| i.process.host == info.process.host).map(|i| i.process.pid);
-        let sharers = if info.backend == "cuda" { 1 } else { beside.collect::<BTreeSet<u32>>().len() };
+        let beside = || infos.iter().filter(|i| i.process.host == info.process.host);
+        let sharers = match info.backend.as_str() {
+            "cuda" => beside().filter(|i| i.device == info.device).count(),
+            _ => beside().map(|i| i.process.pid).collect::<BTreeSet<u32>>().len(),
+        };
         if info.memory == 0 { u64::MAX } else { (info.memory as f64 * SPARE / sharers as f64) as u64 }
     };
     infos.iter().map(of).min().unwrap_or(0)
@@ -140,13 +144,15 @@ mod tests {
     #[test]
     fn processes_of_a_host_share_what_is_to_spare() {
         let spare = |all: &[WorkerInfo]| spare(&all.iter().collect::<Vec<_>>());
-        let quarter = (1u64 << 30) / 4;
+        let all = ((1u64 << 30) as f64 * SPARE) as u64;
         let inside: Vec<WorkerInfo> = (0..4).map(|_| worker("a", 1, 1, 2)).collect();
-        assert_eq!(spare(&inside), quarter);
+        assert_eq!(spare(&inside), all);
         let mut apart: Vec<WorkerInfo> = (0..4).map(|pid| worker("a", pid, 1, 2)).collect();
-        assert_eq!(spare(&apart), quarter / 4);
+        assert_eq!(spare(&apart), all / 4);
         apart.iter_mut().for_each(|info| info.backend = "cuda".into());
-        assert_eq!(spare(&apart), quarter);
+        assert_eq!(spare(&apart), all / 4, "they are on one device");
+        apart.iter_mut().for_each(|info| info.device = format!("cuda:{}", info.process.pid));
+        assert_eq!(spare(&apart), all);
     }
 
     #[test]

@@ -20,8 +20,19 @@ pub struct Tensor {
     pub freed_by: u64,
     /// When it was last found among the inputs of a program, by the session's count.
     pub read_at: u64,
-    /// A program has put it together to read it, and left it in pieces.
-    pub was_joined: bool,
+    pub joined: Joined,
+}
+
+/// Whether programs put a tensor together that lies in pieces, to read it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Joined {
+    Never,
+    /// One has, and left it in pieces.
+    Once,
+    /// It was made whole for them.
+    Stays,
+    /// There was no room for it.
+    Cannot,
 }
 
 /// What a tensor is and where it lies.
@@ -134,13 +145,13 @@ impl Tensor {
     /// A tensor that nobody holds.
     pub fn new(ty: Ty) -> Tensor {
         let facts = Facts { ty, holders: Holders::default(), spread: None };
-        Tensor { is: Is::Own(Box::new(facts)), poison: None, freed_by: 0, read_at: 0, was_joined: false }
+        Tensor { is: Is::Own(Box::new(facts)), poison: None, freed_by: 0, read_at: 0, joined: Joined::Never }
     }
 
     /// A result of a program.
     pub fn made(by: &Arc<Made>, at: u32) -> Tensor {
         let is = Is::Made(Origin { by: by.clone(), at });
-        Tensor { is, poison: None, freed_by: 0, read_at: 0, was_joined: false }
+        Tensor { is, poison: None, freed_by: 0, read_at: 0, joined: Joined::Never }
     }
 
     /// The result as which it was made, if nothing about it has changed since.

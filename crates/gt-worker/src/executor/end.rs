@@ -104,7 +104,8 @@ pub(super) fn failed(
     if let Some(inputs) = inputs {
         table.put_back(&run.program, inputs, &failure);
     }
-    for &id in &run.program.outs {
+    // What would have been replaced stays as it is.
+    for &id in run.program.outs.iter().filter(|id| !run.program.inputs.contains(id)) {
         table.insert(id, Entry::Poisoned(failure.clone()));
     }
     for (at, ty, buffer) in spared {
