@@ -192,14 +192,18 @@ pub fn einsum(equation: &str, operands: &Bound<PyTuple>) -> Result<PyTensor> {
 #[pyfunction]
 #[pyo3(signature = (a, b, dims = None))]
 pub fn tensordot(a: &PyTensor, b: &PyTensor, dims: Option<&Bound<PyAny>>) -> Result<PyTensor> {
-    let last = |n: i64| {
-        let rank = a.t.ndim() as i64;
-        ((rank - n..rank).collect::<Vec<_>>(), (0..n).collect::<Vec<_>>())
+    let last = |n: i64| -> Result<(Vec<i64>, Vec<i64>)> {
+        let (rank, other) = (a.t.ndim() as i64, b.t.ndim() as i64);
+        if !(0..=rank.min(other)).contains(&n) {
+            let text = format!("tensordot: expected 0 to {} dimensions, got dims={n}", rank.min(other));
+            return Err(gt_ir::Error::Runtime(text).into());
+        }
+        Ok(((rank - n..rank).collect::<Vec<_>>(), (0..n).collect::<Vec<_>>()))
     };
     let (of_a, of_b) = match dims {
-        None => last(2),
+        None => last(2)?,
         Some(d) => match d.extract::<i64>() {
-            Ok(n) => last(n),
+            Ok(n) => last(n)?,
             Err(_) => {
                 let (x, y): (DimsArg, DimsArg) = (d.get_item(0)?.extract()?, d.get_item(1)?.extract()?);
                 (x.0.to_vec(), y.0.to_vec())

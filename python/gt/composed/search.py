@@ -220,7 +220,18 @@ def repeat_interleave(input, repeats=None, dim=None, *, output_size=None, axis=N
     of its places, as often as its element says."""
     dim = axis if dim is None else dim
     if repeats is None:
-        return repeat_interleave(_gt.arange(input.numel()), input)
+        return repeat_interleave(_gt.arange(input.numel(), dtype=input.dtype), input, output_size=output_size)
+    kind = repeats.dtype if isinstance(repeats, Tensor) else None
+    if kind is not None and (kind.is_floating_point or kind == _gt.bool):
+        raise RuntimeError(f"repeat_interleave: repeats must be integers, got {kind}")
+    out = _repeat_interleave(input, repeats, dim)
+    size = out.shape[0 if dim is None else dim]
+    if output_size is not None and output_size != size:
+        raise RuntimeError(f"repeat_interleave: invalid output_size, expected {size} but got {output_size}")
+    return out
+
+
+def _repeat_interleave(input, repeats, dim):
     if not isinstance(repeats, (Tensor, list, tuple)) or (isinstance(repeats, Tensor) and repeats.numel() == 1):
         return input._repeat_interleave(int(repeats), dim)
     import numpy as np

@@ -64,11 +64,16 @@ def dist(input, other, p=2):
 
 def diff(input, n=1, dim=-1, prepend=None, append=None):
     """Differences of neighbours along a dimension, `n` times."""
+    if input.dim() == 0:
+        raise RuntimeError("diff: expected a tensor of one dimension at least")
+    if n < 0:
+        raise RuntimeError(f"diff: expected a number of times that is not negative, got {n}")
     parts = [t for t in (prepend, input, append) if t is not None]
     out = _gt.cat(parts, dim) if len(parts) > 1 else input
     for _ in range(n):
         length = out.shape[dim]
-        after, before = out.narrow(dim, 1, max(0, length - 1)), out.narrow(dim, 0, max(0, length - 1))
+        left = max(0, length - 1)
+        after, before = out.narrow(dim, length - left, left), out.narrow(dim, 0, left)
         out = after ^ before if out.dtype == _gt.bool else after - before
     return out
 
@@ -76,7 +81,8 @@ def diff(input, n=1, dim=-1, prepend=None, append=None):
 def _steps(y, x, dx, dim):
     """Areas of the trapezoids between neighbours."""
     n = y.shape[dim]
-    heights = (y.narrow(dim, 1, n - 1) + y.narrow(dim, 0, n - 1)) / 2
+    left = max(0, n - 1)
+    heights = (y.narrow(dim, n - left, left) + y.narrow(dim, 0, left)) / 2
     if x is None:
         return heights * dx
     widths = diff(x, dim=dim if x.dim() > 1 else 0)

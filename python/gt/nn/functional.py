@@ -16,7 +16,6 @@ from gt._gt import (
     l1_loss,
     layer_norm,
     linear,
-    mse_loss,
     nll_loss,
     one_hot,
     relu,
@@ -162,8 +161,24 @@ def celu(input, alpha=1.0):
     return input.clamp(min=0) + (alpha * (input / alpha).expm1()).clamp(max=0)
 
 
+def mse_loss(input, target, size_average=None, reduce=None, reduction="mean", weight=None):
+    """The square of the difference; with weights, the mean is by their sum."""
+    if size_average is not None or reduce is not None:
+        reduction = "none" if reduce is False else "sum" if size_average is False else "mean"
+    if weight is None:
+        return _gt.mse_loss(input, target, reduction=reduction)
+    if tuple(weight.shape) != tuple(input.shape):
+        raise ValueError(f"mse_loss: weights must have the shape of the input, got {list(weight.shape)}")
+    loss = _gt.mse_loss(input, target, reduction="none") * weight
+    if reduction == "none":
+        return loss
+    return loss.sum() if reduction == "sum" else loss.sum() / weight.sum()
+
+
 def glu(input, dim=-1):
     """The first half, gated by the second."""
+    if input.shape[dim] % 2:
+        raise RuntimeError(f"glu: expected an even size to be halved, got {input.shape[dim]} in dimension {dim}")
     value, gate = input.chunk(2, dim)
     return value * gate.sigmoid()
 

@@ -158,12 +158,16 @@ class Module(State):
     def register_buffer(self, name, tensor, persistent=True):
         """Adds a tensor that is saved and moved, but not trained."""
         self._check_name("buffer", name)
+        if tensor is not None and not isinstance(tensor, Tensor):
+            raise TypeError(f"cannot assign '{type(tensor).__name__}' object to buffer '{name}' (gt.Tensor or None required)")
         self._buffers[name] = tensor
         (self._transient.discard if persistent else self._transient.add)(name)
 
     def register_module(self, name, module):
         """Adds a module."""
         self._check_name("module", name)
+        if module is not None and not isinstance(module, Module):
+            raise TypeError(f"{type(module).__name__} is not a Module subclass")
         self._modules[name] = module
 
     add_module = register_module
@@ -268,7 +272,9 @@ class Module(State):
 
     def train(self, mode=True):
         """Sets training mode, here and in every module inside."""
-        self.training = bool(mode)
+        if not isinstance(mode, bool):
+            raise ValueError("training mode is expected to be boolean")
+        self.training = mode
         for module in self.children():
             module.train(mode)
         return self

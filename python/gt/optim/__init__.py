@@ -20,6 +20,11 @@ __all__ = [
 ]
 
 
+def _not_both(foreach, fused):
+    if foreach and fused:
+        raise RuntimeError("`fused` and `foreach` cannot be `True` together")
+
+
 def _no_history(differentiable):
     if differentiable:
         raise ValueError("optimizer: differentiable=True is not supported; a step keeps no gradient history")
@@ -50,6 +55,7 @@ class SGD(Optimizer):
         fused=None,
     ):
         _no_history(differentiable)
+        _not_both(foreach, fused)
         _check("learning rate", lr)
         _check("momentum value", momentum)
         _check("weight_decay value", weight_decay)
@@ -103,6 +109,7 @@ class Adam(Optimizer):
         decoupled_weight_decay=False,
     ):
         _no_history(differentiable)
+        _not_both(foreach, fused)
         _check("learning rate", lr)
         _check("epsilon value", eps)
         _check("weight_decay value", weight_decay)

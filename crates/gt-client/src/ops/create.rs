@@ -258,6 +258,15 @@ pub fn multinomial(weights: &Tensor, samples: i64, replacement: bool) -> Result<
         );
     }
     let mut weights = super::arith::cast(&weights.detach(), DType::F64)?;
+    // Where nothing can be drawn, the draw is a place that is not there, which is an error for whoever looks.
+    let sum = super::reduce::sum(&weights, &[-1], true, None)?;
+    let least = super::reduce::amin(&weights, &[-1], true)?;
+    let some = super::bin(Binary::Gt, &sum, Scalar::Float(0.0))?;
+    let finite = super::bin(Binary::Lt, &sum, Scalar::Float(f64::INFINITY))?;
+    let positive = super::bin(Binary::Ge, &least, Scalar::Float(0.0))?;
+    let fine = super::bin(Binary::And, &super::bin(Binary::And, &some, &finite)?, &positive)?;
+    let places = indices_in(&weights.session()?, n)?;
+    let nowhere = Operand::Num(Scalar::Int(n as i64));
     let mut drawn = Vec::new();
     for _ in 0..k {
         // The largest weight divided by an exponential variable is a draw in proportion to the weights.
@@ -268,7 +277,8 @@ pub fn multinomial(weights: &Tensor, samples: i64, replacement: bool) -> Result<
         if !replacement {
             weights = super::scatter::scatter(&weights, -1, &winner, &Operand::Num(Scalar::Float(-1.0)))?;
         }
-        drawn.push(winner);
+        let place = super::arith::select(&fine, &(&winner).into(), &nowhere)?;
+        drawn.push(super::apply(gt_ir::Op::Take { dim: 0 }, &[&places, &place])?);
     }
     super::join::cat(&drawn, -1)
 }

@@ -237,6 +237,9 @@ pub fn tensordot(a: &Tensor, b: &Tensor, dims_a: &[i64], dims_b: &[i64]) -> Resu
             "tensordot: both dimension lists should have same length, got {dims_a:?} and {dims_b:?}"
         );
     }
+    if let (Some(dim), true) = (dims_a.first().or(dims_b.first()), a.ndim() * b.ndim() == 0) {
+        bail!(Index, "tensordot: dimension {dim} of a tensor that has no dimensions");
+    }
     let mut left = Labelled { x: a.clone(), labels: (1..=a.ndim() as i32).collect() };
     let right = {
         let base = a.ndim() as i32;

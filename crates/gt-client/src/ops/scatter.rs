@@ -50,6 +50,9 @@ pub fn take_along_dim(x: &Tensor, index: &Tensor, dim: Option<i64>) -> Result<Te
             index.ndim()
         );
     }
+    if x.ndim() == 0 {
+        bail!(Index, "take_along_dim(): dimension {dim} of a tensor that has no dimensions");
+    }
     let d = norm_dim("take_along_dim", dim, x.ndim())?;
     let (mut a, mut b) = (x.shape().clone(), index.shape().clone());
     let (own, picked) = (a[d], b[d]);
@@ -68,7 +71,9 @@ pub fn index_select(x: &Tensor, dim: i64, index: &Tensor) -> Result<Tensor> {
     if index.ndim() > 1 {
         bail!(Index, "index_select(): Index is supposed to be a vector, got shape {}", index.shape());
     }
-    let out = apply(Op::Take { dim: d }, &[&lifted(x)?, &lifted(index)?])?;
+    let x_lifted = lifted(x)?;
+    let index = not_from_the_end(&lifted(index)?, x_lifted.shape()[d])?;
+    let out = apply(Op::Take { dim: d }, &[&x_lifted, &index])?;
     if x.ndim() == 0 { moves::reshape(&out, &[]) } else { Ok(out) }
 }
 
@@ -84,7 +89,15 @@ pub fn embedding(weight: &Tensor, index: &Tensor) -> Result<Tensor> {
     if weight.ndim() != 2 {
         bail!(Runtime, "'weight' must be 2-D, got shape {}", weight.shape());
     }
-    apply(Op::Take { dim: 0 }, &[weight, index])
+    let rows = weight.shape()[0];
+    apply(Op::Take { dim: 0 }, &[weight, &not_from_the_end(index, rows)?])
+}
+
+/// The index, for slices of a dimension of this size that are not counted from its end: what is negative is past its
+/// beginning.
+fn not_from_the_end(index: &Tensor, size: usize) -> Result<Tensor> {
+    let past = bin(Binary::Sub, index, Scalar::Int(size as i64))?;
+    select(&bin(Binary::Lt, index, Scalar::Int(0))?, &(&past).into(), &index.into())
 }
 
 /// 1 at the index along a new last dimension of size `classes` (-1: one more than the largest, which waits).
@@ -100,12 +113,15 @@ pub fn one_hot(index: &Tensor, classes: i64) -> Result<Tensor> {
         -1 if index.numel() == 0 => {
             bail!(Runtime, "Can not infer total number of classes from empty tensor.")
         }
-        -1 => super::reduce::max_all(index)?.item()?.as_i64() + 1,
+        -1 => super::reduce::max_all(index)?.item()?.as_i64().max(0) + 1,
         n if n < 1 => bail!(Runtime, "num_classes should be positive, got {n}"),
         n => n,
     };
-    let range = create::indices_in(&index.session()?, classes as usize)?;
-    cast(&bin(Binary::Eq, &unsqueeze(index, -1)?, &range)?, DType::I64)
+    let mut shape = index.shape().clone();
+    shape.push(classes as usize);
+    let places = unsqueeze(index, -1)?;
+    let zeros = expand_to(&create::full_like(&places, Scalar::Int(0), None)?, &shape)?;
+    scatter(&zeros, -1, &places, &Operand::Num(Scalar::Int(1)))
 }
 
 fn scattered(

@@ -6,8 +6,8 @@ use crate::convert::{Dims, DimsArg};
 use crate::dtype::DTypeArg;
 use crate::errors::{Result, type_error};
 use gt_client::Tensor;
-use gt_client::ops::{pointwise, reduce, stat};
-use gt_ir::Operand;
+use gt_client::ops::{arith, pointwise, reduce, stat};
+use gt_ir::{Binary, Operand, Scalar};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
@@ -51,7 +51,32 @@ macro_rules! over_dims {
     };
 }
 
-over_dims! { reduce::amax reduce::amin reduce::all reduce::any stat::logsumexp }
+over_dims! { reduce::amax reduce::amin stat::logsumexp }
+
+macro_rules! truths {
+    ($($name:ident)*) => {
+        #[pymethods]
+        impl PyTensor {
+            $(#[pyo3(signature = (dim = None, keepdim = None, *, axis = None, keepdims = None))]
+            fn $name(
+                &self,
+                dim: Option<DimsArg>,
+                keepdim: Option<bool>,
+                axis: Option<DimsArg>,
+                keepdims: Option<bool>,
+            ) -> Result<PyTensor> {
+                // An empty list of dimensions is none of them here, as in PyTorch.
+                if dim.as_ref().or(axis.as_ref()).is_some_and(|d| d.0.is_empty()) {
+                    let zero = Operand::Num(Scalar::Int(0));
+                    return Ok(self.wrap(arith::binary(Binary::Ne, &(&*self.t).into(), &zero)?));
+                }
+                Ok(self.wrap(reduce::$name(&self.t, &dims(dim, axis), keep(keepdim, keepdims))?))
+            })*
+        }
+    };
+}
+
+truths! { all any }
 
 macro_rules! over_dims_in_dtype {
     ($($family:ident::$name:ident)*) => {
@@ -193,7 +218,9 @@ impl PyTensor {
             Some(p) => match p.extract::<f64>() {
                 Ok(p) => p,
                 Err(_) if p.extract::<&str>().is_ok_and(|p| p == "fro") => 2.0,
-                Err(_) => return type_error("norm: p must be a number or 'fro'"),
+                Err(_) => {
+                    return type_error("norm: p must be a number or 'fro'; for others use gt.linalg.norm");
+                }
             },
         };
         let t = match dtype {
