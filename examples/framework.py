@@ -31,6 +31,16 @@ def __getattr__(name):
     raise AttributeError(name)
 
 
+DTYPES = ["float32", "bfloat16", "float16", "float64"]
+
+
+def positive(text):
+    """A number of the command line that is at least 1."""
+    if int(text) < 1:
+        raise ValueError
+    return int(text)
+
+
 def use_gpu():
     """PyTorch makes its tensors on the GPU where there is one; GT's workers have theirs already."""
     lib = __getattr__("lib")

@@ -224,6 +224,23 @@ ERRORS = [
     (lambda T, x: T.zeros(-1), (RuntimeError, ValueError)),
     (lambda T, x: x.numpy(), RuntimeError),
     (lambda T, x: x.long().requires_grad_(), RuntimeError),
+    (lambda T, x: T.tensordot(T.tensor(1.0), T.tensor(1.0), 1), RuntimeError),
+    (lambda T, x: T.tensordot(T.tensor(1.0), T.tensor(1.0), ([0], [0])), IndexError),
+    (lambda T, x: T.tensordot(x, x, -1), RuntimeError),
+    (lambda T, x: T.tensor(1.0).take_along_dim(T.tensor(0), 0), IndexError),
+    (lambda T, x: T.tensor(1.0).diff(), RuntimeError),
+    (lambda T, x: T.repeat_interleave(x, 2, output_size=5), RuntimeError),
+    (lambda T, x: T.repeat_interleave(x[0], x[0].detach()), RuntimeError),
+    (lambda T, x: T.nn.functional.glu(x, 1), RuntimeError),
+    # PyTorch's kinds are IndexError and RuntimeError, where the values are; here, whoever looks is told.
+    (lambda T, x: T.nn.functional.embedding(T.tensor([0, -1]), x).tolist(), IndexError),
+    (lambda T, x: x.index_select(0, T.tensor([-1])).tolist(), IndexError),
+    (lambda T, x: T.nn.functional.one_hot(T.tensor([0, 2]), 2).tolist(), (IndexError, RuntimeError)),
+    (lambda T, x: T.nn.functional.one_hot(T.tensor([-1, 2])).tolist(), (IndexError, RuntimeError)),
+    (lambda T, x: T.multinomial(T.tensor([float("nan"), 1.0]), 1).tolist(), (IndexError, RuntimeError)),
+    (lambda T, x: T.multinomial(T.tensor([float("inf"), 1.0]), 1).tolist(), (IndexError, RuntimeError)),
+    (lambda T, x: T.multinomial(T.tensor([-1.0, 1.0]), 1).tolist(), (IndexError, RuntimeError)),
+    (lambda T, x: T.multinomial(T.tensor([[1.0, 1.0], [0.0, 0.0]]), 1).tolist(), (IndexError, RuntimeError)),
 ]
 
 
@@ -236,3 +253,15 @@ def test_errors(i):
     if torch is not None:
         with pytest.raises(error):
             f(torch, torch.ones(2, 3).requires_grad_())
+
+
+def test_functions_at_their_edges():
+    assert gt.tensor([4]).diff(n=2).shape == (0,) and gt.zeros(0).diff().shape == (0,)
+    assert gt.trapezoid(gt.zeros(0)).item() == 0
+    assert gt.repeat_interleave(gt.tensor([1, 2], dtype=gt.int32)).dtype == gt.int32
+    assert gt.all(gt.ones(3, 4), dim=()).shape == (3, 4) and gt.any(gt.zeros(2), dim=()).tolist() == [False, False]
+    assert gt.tensordot(gt.tensor(2.0), gt.tensor(3.0), 0).item() == 6
+    loss = gt.nn.functional.mse_loss(gt.tensor([1.0, 2.0, 3.0]), gt.zeros(3), weight=gt.tensor([1.0, 2.0, 5.0]))
+    assert loss.item() == 6.75
+    one_hot = gt.nn.functional.one_hot(gt.tensor([[0, 2], [1, 1]]))
+    assert one_hot.tolist() == [[[1, 0, 0], [0, 0, 1]], [[0, 1, 0], [0, 1, 0]]] and one_hot.dtype == gt.int64

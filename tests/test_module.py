@@ -370,3 +370,16 @@ def test_rows_of_modules():
     assert isinstance(table.pop("a"), nn.ReLU) and list(table) == ["b"]
     params = nn.ParameterDict({"w": gt.ones(2)})
     assert isinstance(params["w"], nn.Parameter) and [n for n, _ in params.named_parameters()] == ["w"]
+
+
+def test_what_is_no_module_is_refused():
+    net = nn.Linear(1, 1)
+    for wrong in (lambda: nn.ModuleList([1]), lambda: nn.Sequential(3), lambda: net.add_module("x", 3)):
+        with pytest.raises(TypeError, match="int is not a Module subclass"):
+            wrong()
+    with pytest.raises(TypeError, match="buffer 'x'"):
+        net.register_buffer("x", 3)
+    with pytest.raises(ValueError, match="boolean"):
+        net.train("x")
+    with pytest.raises(RuntimeError, match="together"):
+        gt.optim.Adam(net.parameters(), foreach=True, fused=True)

@@ -382,6 +382,13 @@ def test_stages_of_a_pipeline():
     assert model.layers[0].weight.grad.abs().sum().item() > 0
 
 
+def test_stages_of_a_row_of_modules():
+    gt.register_config("row", gt.SignalConfig(preset="pipeline", stages=2))
+    model = nn.Sequential(*[nn.Linear(3, 3) for _ in range(4)])
+    gt.signal.apply(model, "row")
+    assert [layer._signal for layer in model] == ["row.0", "row.0", "row.1", "row.1"]
+
+
 def test_modules_by_pattern():
     gt.register_config("one", gt.SignalConfig(workers=[0]))
     gt.register_config("net", gt.SignalConfig(modules={"layers.[0-1]": "one"}))
@@ -402,6 +409,9 @@ def test_missing_workers_are_told_once_and_none_at_all_is_an_error(run_python):
 import gt
 gt.register_config("wide", gt.SignalConfig(shard=gt.ShardConfig(workers=[0, 1, 2, 3])))
 gt.register_config("gone", gt.SignalConfig(shard=gt.ShardConfig(workers=[7, 8])))
+gt.register_config("many", gt.SignalConfig(workers=[0, 5], layout=0, parameters={"*weight": 1}))
+with gt.signal.context("many"):
+    gt.nn.Linear(4, 4)(gt.ones(2, 4)).sum().item()
 for _ in range(3):
     with gt.signal.context("wide"):
         print((gt.randn(4, 4) + 1).sum().item() > -100)
@@ -415,6 +425,7 @@ print(gt.ones(2).tolist())
 """
     )
     assert done.stderr.count('signal "wide": workers [1, 2, 3] are not there; it goes on with workers [0]') == 1
+    assert done.stderr.count("workers [5] are not there") == 1, "whatever layouts it means"
     lines = done.stdout.splitlines()
     assert lines[:3] == ["True"] * 3 and lines[-1] == "[1.0, 1.0]"
     assert 'signal "gone": none of its workers [7, 8] is there, only worker 0 is connected' in lines[3]
@@ -455,4 +466,12 @@ def test_an_edited_file_counts_from_the_next_step_on(tmp_path, capfd, monkeypatc
     step()
     told = capfd.readouterr().err
     assert 'c.yaml:1: signal "train": unknown key "wrkers"' in told and "until the file is right" in told
+    assert gt.get_signal_config("train").parameters == {"*weight": 1}
+    # Nor does one whose rules do not fit the parameters they are about.
+    write(path, "train:\n  workers: [0]\n  parameters: {'*weight': 2}\n")
+    os.utime(path, ns=(1, 3 * 10**18))
+    step()
+    step()
+    told = capfd.readouterr().err
+    assert told.count("c.yaml:3: ") == 1 and "until the file is right" in told
     assert gt.get_signal_config("train").parameters == {"*weight": 1}

@@ -50,8 +50,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pytorch", action="store_true", help="run on PyTorch instead of GT")
     parser.add_argument("--model", help="a folder with config.json and *.safetensors")
-    parser.add_argument("--model-size", default="tiny", help="tiny, small, 0.6B or 1.7B; used without --model")
-    parser.add_argument("--dtype", default=None, help="float32, bfloat16, ...; the type of the weights if absent")
+    parser.add_argument(
+        "--model-size", default="tiny", choices=["tiny", "small", "0.6B", "1.7B"], help="used without --model"
+    )
+    parser.add_argument("--dtype", choices=framework.DTYPES, help="that of the weights, or float32, if absent")
     parser.add_argument("--prompt", default="Hello")
     parser.add_argument("--tokens", type=int, default=100)
     parser.add_argument("--temperature", type=float, default=0.0)
@@ -67,7 +69,10 @@ def main():
     lib.manual_seed(args.seed)
     model = weights.load(args.model, args.dtype) if args.model else weights.fresh(args.model_size, args.dtype)
     text = weights.Text(args.model, model.config)
-    ids = lib.tensor([text.encode(args.prompt)])
+    prompt = text.encode(args.prompt)
+    if not prompt:
+        parser.error("--prompt: expected a token at least")
+    ids = lib.tensor([prompt])
     start, count = time.perf_counter(), 0
     for token in generate(model.eval(), ids, args.tokens, args.temperature, args.top_k, args.top_p, text.stop):
         count += 1

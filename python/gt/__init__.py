@@ -371,11 +371,11 @@ def __getattr__(name):
 def workers():
     """The workers there are now: name, backend, device, threads, bytes of memory and those in use, and load.
 
-    `load` is the number of programs that wait there or run, `busy_seconds` the time spent on programs so far.
+    They come in the order in which signals count them. `load` is the number of programs that wait there or run,
+    `busy_seconds` the time spent on programs so far.
     """
     keys = ("name", "backend", "device", "threads", "memory", "bytes_in_use", "busy_seconds")
-    rows = [{**{key: row[key] for key in keys}, "load": row["queued"]} for row in _gt._stats()["workers"]]
-    return sorted(rows, key=lambda row: row["name"])
+    return [{**{key: row[key] for key in keys}, "load": row["queued"]} for row in _gt._stats()["workers"]]
 
 
 def _at_exit():

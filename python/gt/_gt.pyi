@@ -1326,7 +1326,7 @@ def _finish(wait: builtins.bool) -> list[builtins.str]:
     Ends every session; gives what failed unseen. Without waiting, what is still running is given up.
     """
 
-def _get_autocast() -> tuple[dtype | None, builtins.bool]:
+def _get_autocast() -> builtins.tuple[dtype | None, bool]:
     """
     The type this thread takes products in, if that was set, and whether it is careful with others.
     """
@@ -1363,7 +1363,7 @@ def _save_program(path: builtins.str | PathLike[builtins.str]) -> None:
     Saves what this thread has recorded and not sent yet, with its inputs.
     """
 
-def _set_autocast(dtype: dtype | None, careful: builtins.bool) -> tuple[dtype | None, builtins.bool]:
+def _set_autocast(dtype: _dtype | None, careful: builtins.bool) -> builtins.tuple[dtype | None, bool]:
     """
     Has this thread take products in `dtype`, or as they come, and what loses by that in float32; gives what was before.
     """
@@ -1451,6 +1451,11 @@ def _signal_patterns(
     """
     What a signal says of modules: None if nothing, else (has rules for parameters, patterns of modules with their
     signals, (stages, the module they split)).
+    """
+
+def _signal_poll() -> None:
+    """
+    Looks whether the configuration was edited.
     """
 
 def _signal_register(name: builtins.str, config: Any) -> None:

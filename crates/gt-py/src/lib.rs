@@ -70,8 +70,8 @@ mod _gt {
     #[pymodule_export]
     use crate::signal::{
         _signal_all, _signal_apply, _signal_clear, _signal_enter, _signal_exit, _signal_fits,
-        _signal_laid_out, _signal_load, _signal_name, _signal_patterns, _signal_register, _signal_stage,
-        _signal_tensor, _signal_version,
+        _signal_laid_out, _signal_load, _signal_name, _signal_patterns, _signal_poll, _signal_register,
+        _signal_stage, _signal_tensor, _signal_version,
     };
     #[pymodule_export]
     use crate::tensor::{_rebuild, PyTensor};

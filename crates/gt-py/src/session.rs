@@ -185,13 +185,16 @@ pub fn _is_host_only() -> bool {
     start::is_host_only()
 }
 
+/// Workers inside one process at most: each has threads of its own.
+const MAX_WORKERS: usize = 1024;
+
 /// Sets the number of workers inside this process, before or after it has started.
 #[pyfunction]
-pub fn gpu_workers(n: usize) -> Result<()> {
-    if n == 0 {
-        return value_error("gpu_workers: expected at least 1, got 0");
+pub fn gpu_workers(n: i64) -> Result<()> {
+    match usize::try_from(n).ok().filter(|n| (1..=MAX_WORKERS).contains(n)) {
+        Some(n) => Ok(start::set_workers(n)?),
+        None => value_error(format!("gpu_workers: expected 1 to {MAX_WORKERS}, got {n}")),
     }
-    Ok(start::set_workers(n)?)
 }
 
 /// Counters of the session and its workers.

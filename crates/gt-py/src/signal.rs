@@ -101,6 +101,12 @@ pub fn _signal_stage(name: &str, index: usize, count: usize) -> Result<Option<St
     Ok(signal::stage_of(name, index, count)?)
 }
 
+/// Looks whether the configuration was edited.
+#[pyfunction]
+pub fn _signal_poll() -> Result<()> {
+    Ok(signal::poll()?)
+}
+
 /// Counts changes of the configuration.
 #[pyfunction]
 pub fn _signal_version() -> u64 {

@@ -159,7 +159,9 @@ class Module(State):
         """Adds a tensor that is saved and moved, but not trained."""
         self._check_name("buffer", name)
         if tensor is not None and not isinstance(tensor, Tensor):
-            raise TypeError(f"cannot assign '{type(tensor).__name__}' object to buffer '{name}' (gt.Tensor or None required)")
+            raise TypeError(
+                f"cannot assign '{type(tensor).__name__}' object to buffer '{name}' (gt.Tensor or None required)"
+            )
         self._buffers[name] = tensor
         (self._transient.discard if persistent else self._transient.add)(name)
 

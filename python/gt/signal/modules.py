@@ -3,7 +3,10 @@
 Under such a signal, the module that is called first gets its parameters laid out, once; `apply` does so by hand.
 """
 
+import os
+import sys
 import threading
+import time
 
 from gt import _gt
 
@@ -36,12 +39,33 @@ class Signals(threading.local):
         with Signals._count:
             Signals.anywhere += change
 
+    @staticmethod
+    def _apply(module, name):
+        again, start = "_laid_out" in module.__dict__, time.perf_counter()
+        try:
+            apply(module, name)
+        except ValueError:
+            # A file that was wrong may have been set right since.
+            version = _gt._signal_version()
+            _gt._signal_poll()
+            if _gt._signal_version() == version:
+                raise
+            apply(module, name)
+        if again and os.environ.get("GT_VERBOSE", "0") not in ("", "0"):
+            _gt.synchronize()
+            parameters = list(module.parameters())
+            size, ms = sum(p.nbytes for p in parameters) / 1e6, (time.perf_counter() - start) * 1e3
+            print(
+                f"gt: signal {name!r}: {len(parameters)} parameters of {size:.1f} MB lie as it says, {ms:.0f} ms",
+                file=sys.stderr,
+            )
+
     def call(self, module, args, kwargs):
         """Calls a module: the outermost one is laid out first, and one that has a signal runs in it."""
         if self.speak and not self._depth:
             name = next(name for name in reversed(self._names) if name)
             if module.__dict__.get("_laid_out") != (name, _gt._signal_version()):
-                apply(module, name)
+                self._apply(module, name)
         self._depth += 1
         own = module.__dict__.get("_signal")
         try:
@@ -128,7 +152,7 @@ def _stages(module, name, count, split):
     for path, inner in modules.items():
         before = before and path != split
         around = path == split or split.startswith(f"{path}.") or path == ""
-        inside = path.startswith(f"{split}.")
+        inside = not split or path.startswith(f"{split}.")
         outer = _home(path, homes)
         # What has no parameters, as tables of angles, runs where it is used.
         if not around and not inside and outer is None and any(True for _ in inner.parameters()):

@@ -163,9 +163,7 @@ pub fn stage_of(signal: &str, index: usize, count: usize) -> Result<Option<Strin
 /// Looks whether the configuration was edited. If so, the tensors of its signals are laid out anew, and with
 /// `GT_VERBOSE=1` its cost is told. Called where a program is cut.
 pub fn poll() -> Result<()> {
-    if !registry::reload() {
-        return Ok(());
-    }
+    let Some(before) = registry::reload() else { return Ok(()) };
     let start = Instant::now();
     refresh();
     let kept: Vec<(Tensor, String, Option<String>)> = {
@@ -176,8 +174,19 @@ pub fn poll() -> Result<()> {
         kept.sort_by(|a, b| (&a.1, &a.2).cmp(&(&b.1, &b.2)));
         kept
     };
+    let mut lies = Vec::with_capacity(kept.len());
+    for (tensor, signal, parameter) in kept {
+        match wanted(&tensor, &signal, parameter.as_deref()) {
+            Ok(spec) => lies.push((tensor, spec)),
+            Err(error) => {
+                registry::take_back(before, &error);
+                refresh();
+                return Ok(());
+            }
+        }
+    }
     let verbose = gt_ir::env::on("GT_VERBOSE");
-    let session = kept.first().map(|(t, ..)| t.session()).transpose()?;
+    let session = lies.first().map(|(t, _)| t.session()).transpose()?;
     let before = match (&session, verbose) {
         (Some(session), true) => {
             session.synchronize()?;
@@ -186,8 +195,8 @@ pub fn poll() -> Result<()> {
         _ => None,
     };
     let (mut moved, mut bytes) = (0, 0);
-    for (tensor, signal, parameter) in kept {
-        match wanted(&tensor, &signal, parameter.as_deref())? {
+    for (tensor, spec) in lies {
+        match spec {
             Some(spec) => {
                 if move_to(&tensor, spec)? {
                     moved += 1;
@@ -200,12 +209,12 @@ pub fn poll() -> Result<()> {
     }
     if let (Some(session), Some(before)) = (session, before) {
         session.synchronize()?;
-        let sent = session.stats()?.moved_bytes - before;
+        let copied = session.stats()?.moved_bytes - before;
+        let copied =
+            if copied > 0 { format!(", {:.1} MB of copies", copied as f64 / 1e6) } else { String::new() };
+        let (megabytes, ms) = (bytes as f64 / 1e6, start.elapsed().as_secs_f64() * 1e3);
         eprintln!(
-            "gt: signals changed: {moved} tensors of {:.1} MB laid out anew, {:.1} MB moved between workers, {:.0} ms",
-            bytes as f64 / 1e6,
-            sent as f64 / 1e6,
-            start.elapsed().as_secs_f64() * 1e3
+            "gt: signals changed: {moved} tensors of {megabytes:.1} MB laid out anew{copied}, {ms:.0} ms"
         );
     } else if verbose {
         eprintln!("gt: signals changed: no tensor had to move");

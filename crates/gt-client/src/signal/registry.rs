@@ -174,7 +174,11 @@ pub fn find(name: &str) -> Result<Option<Signal>> {
 pub(super) fn find_or_tell(name: &str) -> Result<Option<Signal>> {
     with_state(|state| {
         let found = state.signals.iter().find(|s| s.name == name).cloned();
-        if found.is_none() && !state.signals.is_empty() && state.strange.insert(name.to_string()) {
+        // A stage is named by its pipeline, which may have become something else.
+        let stage = || name.rsplit_once('.').filter(|(_, n)| n.parse::<u32>().is_ok());
+        let known = || stage().is_some_and(|(of, _)| state.signals.iter().any(|s| s.name == of));
+        if found.is_none() && !state.signals.is_empty() && !known() && state.strange.insert(name.to_string())
+        {
             let known: Vec<&str> = state.signals.iter().map(|s| s.name.as_str()).collect();
             eprintln!(
                 "gt: warning: signal {name:?} is not in the configuration and does nothing; there is {}",
@@ -185,34 +189,56 @@ pub(super) fn find_or_tell(name: &str) -> Result<Option<Signal>> {
     })
 }
 
-/// Reads the watched file again if it was edited since. A file that is wrong is told of, and changes nothing.
-pub(super) fn reload() -> bool {
+/// The signals before a file was read again.
+pub(super) struct Before {
+    signals: Vec<Signal>,
+    names: Vec<String>,
+}
+
+/// Reads the watched file again if it was edited since; gives what was before. A file that is wrong is told of, and changes
+/// nothing.
+pub(super) fn reload() -> Option<Before> {
     if !WATCHING.load(Ordering::Relaxed) {
-        return false;
+        return None;
     }
     let mut guard = STATE.lock();
-    let Some(state) = guard.as_mut() else { return false };
-    let Some(file) = state.file.clone() else { return false };
+    let state = guard.as_mut()?;
+    let file = state.file.clone()?;
     let seen = look(&file.path);
     if seen.is_none() || seen == file.seen {
-        return false;
+        return None;
     }
     // Whatever comes of it, this content is not tried again.
     if let Some(file) = &mut state.file {
         file.seen = seen;
     }
+    let before = Before { signals: state.signals.clone(), names: file.names };
     match state.load(&file.path) {
         Ok(()) => {
             changed();
-            true
+            Some(before)
         }
         Err(error) => {
-            eprintln!(
-                "gt: warning: {error}\ngt: warning: the signals stay as they were until the file is right"
-            );
-            false
+            tell_wrong(&error);
+            None
         }
     }
+}
+
+fn tell_wrong(error: &Error) {
+    eprintln!("gt: warning: {error}\ngt: warning: the signals stay as they were until the file is right");
+}
+
+/// Takes the file back that was read last: what it says does not fit what it is about.
+pub(super) fn take_back(before: Before, error: &Error) {
+    if let Some(state) = STATE.lock().as_mut() {
+        state.signals = before.signals;
+        if let Some(file) = &mut state.file {
+            file.names = before.names;
+        }
+    }
+    changed();
+    tell_wrong(error);
 }
 
 fn look(path: &Path) -> Option<Seen> {

@@ -55,8 +55,10 @@ pub(super) enum Wait {
 impl Sharding {
     /// Reads a session's variables; none if its programs stay on one worker each.
     pub fn read<'a>(var: &impl Fn(&str) -> Option<&'a str>) -> Result<Option<Sharding>> {
-        if var("GT_AUTO_SHARD").is_none_or(|v| v == "0") {
-            return Ok(None);
+        match var("GT_AUTO_SHARD") {
+            None | Some("" | "0") => return Ok(None),
+            Some("1") => {}
+            Some(other) => bail!(Value, "GT_AUTO_SHARD: expected 0 or 1, got {other:?}"),
         }
         let least = match var("GT_SHARD_MIN").map(str::parse::<u64>) {
             None => None,

@@ -5,6 +5,7 @@ use super::{Action, Cx};
 use gt_ir::signal::{Present, SignalSpec};
 use gt_ir::{Result, Structure, bail};
 use gt_net::msg::{SessionMsg, WorkerId};
+use std::collections::BTreeSet;
 
 /// Signals of one session at most. A file edited while its program runs adds a few each time.
 const MAX_SIGNALS: usize = 1 << 16;
@@ -13,8 +14,8 @@ const MAX_SIGNALS: usize = 1 << 16;
 #[derive(Debug, Default)]
 pub struct Signals {
     specs: Vec<SignalSpec>,
-    /// Those whose missing workers the client was told of.
-    warned: Vec<bool>,
+    /// What the client was told of missing workers.
+    told: BTreeSet<String>,
 }
 
 impl Signals {
@@ -40,7 +41,6 @@ impl Session {
         }
         specs.iter().try_for_each(SignalSpec::check)?;
         self.signals.specs.extend(specs);
-        self.signals.warned.resize(self.signals.specs.len(), false);
         Ok(())
     }
 
@@ -50,8 +50,11 @@ impl Session {
             bail!(Value, "program: it names signal {signal}, which was never sent");
         };
         let present = spec.on(cx.pool.len())?;
-        let warned = &mut self.signals.warned[signal as usize];
-        if let Some(warning) = present.warning.as_ref().filter(|_| !std::mem::replace(warned, true)) {
+        // One signal may mean many layouts, and they are all short of the same workers.
+        if let Some(warning) = &present.warning
+            && !self.signals.told.contains(warning)
+        {
+            self.signals.told.insert(warning.clone());
             let line = format!("gt: warning: {warning}");
             cx.out.push(Action::ToClient(self.id, SessionMsg::Log { line, debug: true }));
         }
