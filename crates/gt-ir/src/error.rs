@@ -28,7 +28,16 @@ pub enum Error {
 /// Shorthand used by every crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// What takes the sign off an index of 64 bits: what was negative is then larger than any dimension.
+pub const UNSIGNED: i64 = i64::MAX;
+
 impl Error {
+    /// An index that is out of range, as a person should read it, with the sign that `UNSIGNED` took off.
+    pub fn out_of_bounds(index: i64, dim: usize, size: usize) -> Error {
+        let index = if index > UNSIGNED / 2 { index | !UNSIGNED } else { index };
+        Error::Index(format!("index {index} is out of bounds for dimension {dim} with size {size}"))
+    }
+
     /// The same kind of error with its message changed.
     pub fn map_message(self, f: impl FnOnce(String) -> String) -> Error {
         match self {

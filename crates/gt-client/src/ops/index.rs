@@ -74,7 +74,7 @@ fn parse(x: &Tensor, index: &[Index]) -> Result<Parsed> {
             Index::Int(i) => {
                 let n = view.shape()[dim] as i64;
                 if *i < -n || *i >= n {
-                    bail!(Index, "index {i} is out of bounds for dimension {at} with size {n}");
+                    return Err(gt_ir::Error::out_of_bounds(*i, at, n as usize));
                 }
                 let row = slice(&view, dim, i.rem_euclid(n) as usize, 1, 1)?;
                 view = squeeze(&row, Some(&[dim as i64]))?;

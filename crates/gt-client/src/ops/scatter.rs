@@ -5,6 +5,7 @@ use super::moves::{expand_to, reshape_to, slice, unsqueeze};
 use super::{apply, bin, create, moves, operand, pointwise};
 use crate::Tensor;
 use crate::autograd::record;
+use gt_ir::error::UNSIGNED;
 use gt_ir::{Binary, DType, Op, Operand, Result, Scalar, ScatterMode, Shape, bail, norm_dim};
 use smallvec::smallvec;
 
@@ -71,9 +72,7 @@ pub fn index_select(x: &Tensor, dim: i64, index: &Tensor) -> Result<Tensor> {
     if index.ndim() > 1 {
         bail!(Index, "index_select(): Index is supposed to be a vector, got shape {}", index.shape());
     }
-    let x_lifted = lifted(x)?;
-    let index = not_from_the_end(&lifted(index)?, x_lifted.shape()[d])?;
-    let out = apply(Op::Take { dim: d }, &[&x_lifted, &index])?;
+    let out = apply(Op::Take { dim: d }, &[&lifted(x)?, &not_from_the_end(&lifted(index)?)?])?;
     if x.ndim() == 0 { moves::reshape(&out, &[]) } else { Ok(out) }
 }
 
@@ -89,15 +88,12 @@ pub fn embedding(weight: &Tensor, index: &Tensor) -> Result<Tensor> {
     if weight.ndim() != 2 {
         bail!(Runtime, "'weight' must be 2-D, got shape {}", weight.shape());
     }
-    let rows = weight.shape()[0];
-    apply(Op::Take { dim: 0 }, &[weight, &not_from_the_end(index, rows)?])
+    apply(Op::Take { dim: 0 }, &[weight, &not_from_the_end(index)?])
 }
 
-/// The index, for slices of a dimension of this size that are not counted from its end: what is negative is past its
-/// beginning.
-fn not_from_the_end(index: &Tensor, size: usize) -> Result<Tensor> {
-    let past = bin(Binary::Sub, index, Scalar::Int(size as i64))?;
-    select(&bin(Binary::Lt, index, Scalar::Int(0))?, &(&past).into(), &index.into())
+/// The index of slices that are not counted from the end: what is negative is out of bounds.
+fn not_from_the_end(index: &Tensor) -> Result<Tensor> {
+    bin(Binary::And, &cast(index, DType::I64)?, Scalar::Int(UNSIGNED))
 }
 
 /// 1 at the index along a new last dimension of size `classes` (-1: one more than the largest, which waits).

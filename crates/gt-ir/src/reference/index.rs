@@ -3,14 +3,14 @@
 use super::RefArg;
 use crate::host::{HostTensor, ravel, unravel};
 use crate::op::ScatterMode;
-use crate::{DType, Kind, Result, Scalar, Ty, bail};
+use crate::{DType, Error, Kind, Result, Scalar, Ty, bail};
 use std::cmp::Ordering;
 
 /// An index as a position in 0..n, or the error a person sees. `wraps`: negative ones count from the end.
 fn position(index: i64, n: usize, dim: usize, wraps: bool) -> Result<usize> {
     let at = if wraps && index < 0 { index + n as i64 } else { index };
     if at < 0 || at >= n as i64 {
-        bail!(Index, "index {index} is out of bounds for dimension {dim} with size {n}");
+        return Err(Error::out_of_bounds(index, dim, n));
     }
     Ok(at as usize)
 }

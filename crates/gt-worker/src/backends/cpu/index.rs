@@ -46,10 +46,7 @@ pub fn check_index(
     let low = if wrap { -(size as i64) } else { 0 };
     match indices(index, bases).iter().find(|&&i| i < low || i >= size as i64) {
         None => Ok(()),
-        Some(i) => Err(Error::Index(format!(
-            "{}: index {i} is out of bounds for dimension {} with size {size}",
-            what.0, what.1
-        ))),
+        Some(i) => Err(Error::out_of_bounds(*i, what.1, size).map_message(|m| format!("{}: {m}", what.0))),
     }
 }
 

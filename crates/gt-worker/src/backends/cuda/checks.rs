@@ -28,11 +28,8 @@ fn bad_index(op: &Op, values: &[i64], size: usize, wrap: bool) -> Error {
     };
     let low = if wrap { -(size as i64) } else { 0 };
     let bad = values.iter().find(|&&i| i < low || i >= size as i64);
-    Error::Index(format!(
-        "{}: index {} is out of bounds for dimension {dim} with size {size}",
-        op.text(),
-        bad.copied().unwrap_or_default()
-    ))
+    let error = Error::out_of_bounds(bad.copied().unwrap_or_default(), dim, size);
+    error.map_message(|m| format!("{}: {m}", op.text()))
 }
 
 /// The values of a packed integer tensor.
