@@ -80,6 +80,34 @@ def test_a_killed_worker_is_an_error_and_the_session_goes_on(start_system):
     session.close()
 
 
+def test_what_is_lost_with_a_worker_is_told_once(start_system):
+    system = start_system(workers=0)
+    first = system.add_worker("first")
+    with gt.open_session(system.address) as session:
+        model = gt.nn.Linear(4, 4)
+        optimizer = gt.optim.AdamW(model.parameters())
+
+        def step():
+            loss = model(gt.ones(2, 4)).square().sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        step().item()
+        first.kill()
+        first.wait()
+        system.add_worker("second")
+        wait_for(lambda: [w["name"] for w in workers_of(session)] == ["second"])
+        # Several programs, each of which fails for want of the parameters.
+        with pytest.raises(ConnectionError, match="first"):
+            losses = [step() for _ in range(5)]
+            losses[0].item()
+        for _ in range(20):
+            assert (gt.ones(3) + 2).tolist() == [3, 3, 3]
+    session.close()
+
+
 def test_a_vanished_client_leaves_nothing_behind(start_system, tmp_path):
     system = start_system(workers=1)
     script = tmp_path / "client.py"

@@ -219,6 +219,10 @@ impl Session {
         let result = self.wait_how(|inbox| inbox.values.remove(&req), inline).inspect_err(|_| {
             self.shared.inbox.lock().abandoned.push(req);
         })?;
+        // What is lost with a worker fails one program after the other: it is one thing to a person, and told once.
+        if result.as_ref().is_err_and(|failure| matches!(failure.error, Error::Connection(_))) {
+            self.settle()?;
+        }
         self.raise_failures()?;
         result.map_err(|failure| self.describe(&failure))
     }
@@ -247,11 +251,7 @@ impl Session {
             return Err(forked());
         }
         self.flush_all()?;
-        let sent = self.outbox.lock().seq;
-        if sent > self.shared.inbox.lock().completed {
-            self.send(ClientMsg::Sync { seq: sent })?;
-            self.wait(|inbox| (inbox.completed >= sent).then_some(()))?;
-        }
+        self.settle()?;
         self.raise_failures()
     }
 

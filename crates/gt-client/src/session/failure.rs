@@ -13,11 +13,7 @@ impl Session {
         if !self.shared.failed.load(Ordering::Acquire) {
             return Ok(());
         }
-        let sent = self.outbox.lock().seq;
-        if self.shared.inbox.lock().fatal.is_none() && self.shared.inbox.lock().completed < sent {
-            self.send(ClientMsg::Sync { seq: sent })?;
-            self.wait(|inbox| (inbox.completed >= sent).then_some(()))?;
-        }
+        self.settle()?;
         let (mut failures, fatal) = {
             let mut inbox = self.shared.inbox.lock();
             self.shared.failed.store(inbox.fatal.is_some(), Ordering::Release);
@@ -31,6 +27,20 @@ impl Session {
             Some(error) => Err(error),
             None => Ok(()),
         }
+    }
+
+    /// Waits until all that was sent is done, well or badly.
+    pub(super) fn settle(&self) -> Result<()> {
+        let sent = self.outbox.lock().seq;
+        let going_on = {
+            let inbox = self.shared.inbox.lock();
+            inbox.fatal.is_none() && inbox.completed < sent
+        };
+        if going_on {
+            self.send(ClientMsg::Sync { seq: sent })?;
+            self.wait(|inbox| (inbox.completed >= sent).then_some(()))?;
+        }
+        Ok(())
     }
 
     /// Puts back what the failed programs had rebound, newest first, and frees what nobody went back to.
