@@ -94,7 +94,8 @@ def test_what_is_lost_with_a_worker_is_told_once(start_system):
             optimizer.step()
             return loss
 
-        step().item()
+        step()
+        gt.synchronize()
         first.kill()
         first.wait()
         system.add_worker("second")
