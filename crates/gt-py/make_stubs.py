@@ -64,6 +64,7 @@ def adjust(text):
         if re.match(r"\s*(async )?def ", line):
             head, _, rest = line.partition("(")
             rest = re.sub(r"((?<=: )|(?<=\| )|(?<=> )|(?<=\[))(bool|int|float|str|type|tuple)\b", r"builtins.\2", rest)
+            rest = re.sub(r"(?<=, )(bool|int|float|str|type|tuple)(?=[\[\],])", r"builtins.\1", rest)
             rest = re.sub(r"(?<=: )(dtype|device)\b", r"_\1", rest)
             rest = re.sub(r"(?<=-> )(dtype|device)\b", r"_\1", rest)
             line = f"{head}({rest}"

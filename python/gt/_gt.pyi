@@ -29,7 +29,7 @@ class Generator:
         """
     @property
     def device(self, /) -> _device: ...
-    def get_state(self, /) -> builtins.tuple[builtins.int, int]:
+    def get_state(self, /) -> builtins.tuple[builtins.int, builtins.int]:
         """
         The state, for `set_state`.
         """
@@ -1253,7 +1253,7 @@ class device:
     def __hash__(self, /) -> builtins.int: ...
     def __ne__(self, value: object, /) -> builtins.bool: ...
     def __new__(cls, /, device: _device, index: SupportsIndex | None = None) -> _device: ...
-    def __reduce__(self, /) -> builtins.tuple[builtins.type, tuple[builtins.str]]: ...
+    def __reduce__(self, /) -> builtins.tuple[builtins.type, builtins.tuple[builtins.str]]: ...
     def __repr__(self, /) -> builtins.str: ...
     def __str__(self, /) -> builtins.str: ...
     @property
@@ -1326,7 +1326,7 @@ def _finish(wait: builtins.bool) -> list[builtins.str]:
     Ends every session; gives what failed unseen. Without waiting, what is still running is given up.
     """
 
-def _get_autocast() -> builtins.tuple[dtype | None, bool]:
+def _get_autocast() -> builtins.tuple[dtype | None, builtins.bool]:
     """
     The type this thread takes products in, if that was set, and whether it is careful with others.
     """
@@ -1336,7 +1336,7 @@ def _is_host_only() -> builtins.bool:
     True in a data-loader worker.
     """
 
-def _living() -> list[builtins.tuple[builtins.int, str, int, list[builtins.str], str | None]]:
+def _living() -> list[builtins.tuple[builtins.int, builtins.str, builtins.int, list[builtins.str], str | None]]:
     """
     Live tensors of the session: (number, type, bytes, workers, source line or None).
     """
@@ -1363,7 +1363,7 @@ def _save_program(path: builtins.str | PathLike[builtins.str]) -> None:
     Saves what this thread has recorded and not sent yet, with its inputs.
     """
 
-def _set_autocast(dtype: _dtype | None, careful: builtins.bool) -> builtins.tuple[dtype | None, bool]:
+def _set_autocast(dtype: _dtype | None, careful: builtins.bool) -> builtins.tuple[dtype | None, builtins.bool]:
     """
     Has this thread take products in `dtype`, or as they come, and what loses by that in float32; gives what was before.
     """
@@ -1445,7 +1445,9 @@ def _signal_name() -> builtins.str | None:
 def _signal_patterns(
     name: builtins.str,
 ) -> (
-    builtins.tuple[builtins.bool, list[builtins.tuple[builtins.str, str]], tuple[builtins.int, str | None] | None]
+    builtins.tuple[
+        builtins.bool, list[builtins.tuple[builtins.str, builtins.str]], builtins.tuple[builtins.int, str | None] | None
+    ]
     | None
 ):
     """
@@ -1685,7 +1687,7 @@ def get_float32_matmul_precision() -> builtins.str:
     What `set_float32_matmul_precision` set, 'highest' before that.
     """
 
-def get_rng_state() -> builtins.tuple[builtins.int, int]:
+def get_rng_state() -> builtins.tuple[builtins.int, builtins.int]:
     """
     The state of the random numbers, for `set_rng_state`.
     """
