@@ -84,7 +84,6 @@ class Shell:
         line = line.replace("/tmp/qwen3", str(self.folder / "qwen3")).replace("--steps 100", "--steps 3")
         line = re.sub(r"^make ", f"make --dry-run -C {ROOT} ", line)
         # The package is there already; what it needs is not fetched, for there may be no network.
-        line = re.sub(r"^pip install gt$", "pip install -q --no-deps gt", line)
         line = re.sub(r"^pip install \.$", f"pip install -q --no-deps --no-build-isolation --target site {ROOT}", line)
         line = re.sub(r"(chargpt/train.py)$", r"\1 --steps 3 --characters 20", line)
         line = re.sub(r"(quick_benchmark.py) .*|(launch_8gpu_benchmark.sh).*", rf"\1\2 {SMALL} --gpus 1 2", line)

@@ -236,7 +236,7 @@ fn no_common_version(server: Versions, client: Versions) -> Refusal {
         |v: Versions| if v.min == v.max { v.min.to_string() } else { format!("{} to {}", v.min, v.max) };
     let (ours, theirs) = (range(server), range(client));
     let message = format!(
-        "server speaks protocol {ours}, this client {theirs}: upgrade gt on the {behind} (pip install -U gt)"
+        "server speaks protocol {ours}, this client {theirs}: upgrade gt on the {behind} to the same version"
     );
     Refusal::new(Reason::Version, message)
 }
@@ -297,7 +297,7 @@ mod tests {
         let old = refuse(hello(1, 2, None), None);
         assert_eq!(
             old.message,
-            "server speaks protocol 3 to 4, this client 1 to 2: upgrade gt on the client (pip install -U gt)"
+            "server speaks protocol 3 to 4, this client 1 to 2: upgrade gt on the client to the same version"
         );
         assert!(refuse(hello(5, 5, None), None).message.contains("client 5: upgrade gt on the server"));
         let wrong = refuse(hello(3, 3, Some("no")), Some("yes"));
