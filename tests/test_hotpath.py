@@ -54,6 +54,21 @@ with gt.no_grad():
 print(json.dumps(dict(seen=seen, stats=gt.debug.get_worker_stats())))
 """
 
+FILLS = """
+import json
+import gt
+
+gt.manual_seed(0)
+weights = [gt.randn(8, 8) * 0.3 for _ in range(12)]
+seen = []
+for i in range(40):
+    x = gt.full((4, 8), i * 0.1)
+    for w in weights:
+        x = (x @ w).tanh()
+    seen.append(x.sum().item())
+print(json.dumps(dict(seen=seen, stats=gt.debug.get_worker_stats())))
+"""
+
 
 @pytest.fixture
 def run(run_python):
@@ -111,6 +126,14 @@ def test_decoding_misses_a_few_times_and_then_no_more(run):
     assert sizes["misses"] >= 50 and sizes["resized"] == 0
     assert cache["misses"] <= 8 and cache["resized"] >= 44, cache
     assert cache["average_ops"] < sizes["average_ops"] / 2, "only what changed is compiled again"
+
+
+@pytest.mark.local_only
+def test_a_fill_that_changes_is_compiled_alone(run):
+    now, apart = run(FILLS), run(FILLS, GT_AUTO_COMPILE="0")
+    assert now["seen"] == apart["seen"] and len(set(now["seen"])) == 40
+    stats = now["stats"]["compilation"]
+    assert stats["misses"] < 15 and stats["resized"] > 20, stats
 
 
 @pytest.mark.local_only

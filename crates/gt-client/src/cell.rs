@@ -2,7 +2,7 @@
 
 use crate::autograd::Edge;
 use crate::stream::{Rebind, Stream};
-use crate::value::Value;
+use crate::value::{SETTLED, Value};
 use gt_sync::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -101,6 +101,7 @@ impl Cell {
             old: Arc::downgrade(&old),
             old_id: old.id,
             old_ty: old.ty.clone(),
+            old_pos: if Arc::ptr_eq(&old.stream, &stream) { old.pos } else { SETTLED },
         });
     }
 

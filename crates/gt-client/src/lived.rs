@@ -86,6 +86,12 @@ impl Lived {
         }
     }
 
+    /// True if a tensor was made and not freed.
+    pub fn has(&self, id: TensorId) -> bool {
+        let made = || self.old.contains_key(&id) || self.recent.iter().any(|made| made.ids.contains(&id));
+        !self.freed.get(id.0) && made()
+    }
+
     /// The lines of all tensors that may live.
     pub fn lines(&self) -> HashMap<TensorId, SourceLine, FixedState> {
         let mut lines = self.old.clone();

@@ -4,6 +4,7 @@ mod failure;
 mod inbox;
 mod link;
 mod outbox;
+mod repair;
 mod scalars;
 mod send;
 mod settings;
@@ -181,8 +182,8 @@ impl Session {
     pub fn upload(self: &Arc<Session>, stream: &Arc<Stream>, ty: Ty, data: &[u8]) -> Result<Value> {
         if self.link.is_behind() {
             // Asked for, so that a server without workers answers in time.
-            let seq = self.outbox.lock().seq;
-            self.send(ClientMsg::Sync { seq })?;
+            let sent = self.outbox.lock().seq;
+            self.ask_for(sent)?;
             self.wait(|inbox| (!self.link.is_behind() || !inbox.failures.is_empty()).then_some(()))?;
             self.before_op()?;
         }

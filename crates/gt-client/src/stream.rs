@@ -27,11 +27,15 @@ pub struct Rebind {
     pub old: Weak<ValueInner>,
     pub old_id: TensorId,
     pub old_ty: Ty,
+    /// Its position in the stream of the new value, or `SETTLED` if it came from elsewhere.
+    pub old_pos: u64,
 }
 
 /// A sealed program that waits for its sequence number.
 pub(crate) struct Sealed {
     pub structure: Work,
+    /// Stream position of its first result.
+    pub base: u64,
     pub inputs: Vec<TensorId>,
     pub outs: Vec<TensorId>,
     pub slots: Vec<Slot>,

@@ -1,15 +1,20 @@
-//! Programs that come back with other sizes (C4): decoding with a growing cache, a last batch that shrinks.
+//! Programs that come back with other sizes or numbers (C4): decoding with a growing cache, a last batch that shrinks, a
+//! fill by the number of a step.
 //!
 //! A family is one structure with its sizes left open. Against its first member, every instruction of a new one either
-//! is the same, operand types included, or has changed. The changed ones become parts of their own; all others keep the
+//! is the same, operand types and numbers included, or has changed. The changed ones become parts of their own; all others keep the
 //! plans they have. That an instruction is the same is compared in full each time, so nothing rests on a guess.
 
 use crate::parts::{Part, divide};
 use foldhash::fast::FixedState;
 use gt_ir::{Arg, ArgTy, Instr, Op, Structure, Ty, infer_all};
 use smallvec::SmallVec;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// So many members in a row whose plans served once mean that the next one's would, too.
+const RESTLESS: usize = 8;
 
 /// One structure with its sizes left open.
 pub struct Family {
@@ -25,6 +30,8 @@ pub struct Family {
     changes: Vec<bool>,
     /// How members are divided; none if that does not pay.
     pub parts: Option<Vec<FamilyPart>>,
+    /// How often the last members with plans of their own were used.
+    uses: VecDeque<Arc<AtomicU64>>,
 }
 
 /// A part of all members.
@@ -52,7 +59,30 @@ fn weight(instr: &Instr) -> usize {
 impl Family {
     pub fn new(first: &Arc<Structure>, types: Vec<Ty>, ops: Arc<[(&'static str, u64)]>, used: u64) -> Family {
         let (starts, changes) = (first.starts(), vec![false; first.instrs.len()]);
-        Family { first: first.clone(), types, starts, ops, sizes: 1, used, changes, parts: None }
+        Family {
+            first: first.clone(),
+            types,
+            starts,
+            ops,
+            sizes: 1,
+            used,
+            changes,
+            parts: None,
+            uses: VecDeque::new(),
+        }
+    }
+
+    /// A member has a plan of its own now, whose uses are counted.
+    pub fn compiled(&mut self, uses: Arc<AtomicU64>) {
+        if self.uses.len() == RESTLESS {
+            self.uses.pop_front();
+        }
+        self.uses.push_back(uses);
+    }
+
+    /// True if none of the plans that were made lately has been used again.
+    pub fn is_restless(&self) -> bool {
+        self.uses.len() == RESTLESS && self.uses.iter().all(|uses| uses.load(Ordering::Relaxed) < 2)
     }
 
     /// The types of a member's values that are not those of the first, after noting which instructions have changed.
@@ -73,7 +103,7 @@ impl Family {
                 fresh.insert(v as u32, b.ty.clone());
             }
         }
-        let (mut more, mut resized) = (false, !fresh.is_empty());
+        let mut more = false;
         for (i, (a, b)) in first.instrs.iter().zip(&s.instrs).enumerate() {
             let moved = |arg: &Arg| matches!(arg, Arg::Value(v) if fresh.contains_key(v));
             if a == b && (fresh.is_empty() || !b.args.iter().any(moved)) {
@@ -100,14 +130,12 @@ impl Family {
                     fresh.insert(v, ty);
                 }
             }
-            resized |= a.op != b.op;
             more |= !std::mem::replace(&mut self.changes[i], true);
         }
         if more {
             self.divide();
         }
-        // Other numbers alone are no other size.
-        resized.then_some(fresh)
+        Some(fresh)
     }
 
     /// The type of a value of a member.

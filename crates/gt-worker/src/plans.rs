@@ -196,24 +196,28 @@ impl Plans {
         if let Some(mut family) = self.families.remove(&kin) {
             // It is out of the table while its parts are looked up there.
             let parts = self.resize(backend, &mut family, key, structure, how, found);
+            let restless = parts.is_none() && found.resized && family.is_restless();
             self.families.insert(kin, family);
             *novel = 0;
             if let Some(parts) = parts {
                 found.took = start.elapsed();
                 return Ok(Some(parts));
             }
+            if restless && let Some(parts) = self.apart_if_room(backend, structure, how, found)? {
+                found.took = start.elapsed();
+                return Ok(Some(parts));
+            }
             if found.resized {
-                return self.make(backend, key, structure, effort, how, found).map(|_| None);
+                self.make(backend, key, structure, effort, how, found)?;
+                self.note_member(kin, key);
+                return Ok(None);
             }
         }
         found.misses += 1;
         *novel += 1;
         if *novel > PATIENCE && self.once.len() < MAX_SEEN && self.once.insert(kin) {
             found.why = Some(Miss::Novel);
-            let parts = self.apart(backend, structure, how, found)?;
-            let (in_use, limit) = (backend.memory_in_use().0, backend.memory());
-            // Its values lie side by side; a plan of its own may need less.
-            if in_use.saturating_add(parts.reserve as u64) <= limit {
+            if let Some(parts) = self.apart_if_room(backend, structure, how, found)? {
                 found.took = start.elapsed();
                 return Ok(Some(parts));
             }
@@ -227,7 +231,29 @@ impl Plans {
         found.why = Some(self.why_missed(key, structure));
         let types = self.make(backend, key, structure, effort, how, found)?;
         self.found_family(kin, structure, types);
+        self.note_member(kin, key);
         Ok(None)
+    }
+
+    /// The parts of a program that runs op by op, unless it needs too much memory that way: its values lie side by side, and
+    /// a plan of its own may need less.
+    fn apart_if_room(
+        &mut self,
+        backend: &Arc<dyn Backend>,
+        structure: &Arc<Structure>,
+        how: Compiling,
+        found: &mut Found,
+    ) -> Result<Option<InParts>> {
+        let parts = self.apart(backend, structure, how, found)?;
+        let (in_use, limit) = (backend.memory_in_use().0, backend.memory());
+        Ok((in_use.saturating_add(parts.reserve as u64) <= limit).then_some(parts))
+    }
+
+    /// A member of a family has a plan of its own.
+    fn note_member(&mut self, kin: u64, key: u64) {
+        if let (Some(family), Some(made)) = (self.families.get_mut(&kin), self.made.get(&key)) {
+            family.compiled(made.runs.clone());
+        }
     }
 
     /// Begins a family with its first member, unless there is one.

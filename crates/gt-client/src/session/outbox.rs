@@ -1,12 +1,13 @@
 //! What leaves for the dispatcher, and what is known of programs under way.
 
+use super::repair::Again;
 use super::scalars::ScalarTable;
 use crate::lived::Lived;
 use crate::seen::{Recent, Sources};
 use crate::stream::{Rebind, SourceLine};
 use foldhash::fast::FixedState;
 use gt_ir::{Structure, TensorId};
-use gt_net::msg::Run;
+use gt_net::msg::{Failure, Run};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
@@ -18,6 +19,8 @@ pub(super) struct Unfinished {
     pub(super) data: u64,
     pub(super) frees: Vec<TensorId>,
     pub(super) rebinds: Vec<Rebind>,
+    /// The program, if cells held what it made before it made more of them.
+    pub(super) again: Option<Box<Again>>,
     pub(super) lines: Vec<SourceLine>,
     pub(super) ends_step: bool,
     pub(super) instrs: usize,
@@ -33,6 +36,8 @@ pub(super) struct Outbox {
     /// A program sealed at the end of an optimizer step: it travels with what is sent next.
     pub(super) queue: Vec<Run>,
     pub(super) unfinished: VecDeque<Unfinished>,
+    /// Roots of failures that a person has been told of.
+    told_of: VecDeque<u64>,
     /// Source lines of programs that failed, for tensors that are looked at later.
     pub(super) failed: VecDeque<(u64, Vec<SourceLine>)>,
     pub(super) scalars: ScalarTable,
@@ -52,6 +57,8 @@ pub(super) struct Outbox {
     pub(super) told: (u64, HashSet<u64>),
 }
 
+/// So many failures that were told are remembered: what depends on them is not told again.
+const TOLD: usize = 64;
 /// At most this many bytes of host data may be under way inside programs: the server keeps them for its workers.
 const CREDIT_DATA: u64 = 32 << 20;
 
@@ -65,6 +72,16 @@ impl Outbox {
                 self.recent.push(Sources { seq, lines, ends_step });
             }
         }
+    }
+
+    /// The first of these failures that nobody has been told of, nor of what it comes from; it counts as told now.
+    pub(super) fn first_news(&mut self, failures: &[(u64, Failure)]) -> Option<Failure> {
+        let (_, failure) = failures.iter().find(|(_, f)| f.root == 0 || !self.told_of.contains(&f.root))?;
+        self.told_of.push_back(failure.root);
+        if self.told_of.len() > TOLD {
+            self.told_of.pop_front();
+        }
+        Some(failure.clone())
     }
 
     /// The program that has to finish before more host data may leave.

@@ -1,6 +1,7 @@
 //! Programs leave: they get their numbers, and travel together with what else is to be told.
 
 use super::outbox::{Outbox, Unfinished};
+use super::repair::Again;
 use super::{Session, closed};
 use crate::stream::{Sealed, SourceLine, Work};
 use crate::value::Value;
@@ -18,15 +19,28 @@ impl Session {
     /// one message wherever the loop looks at its loss.
     pub(crate) fn queue_sealed(&self, sealed: Sealed) -> Result<Vec<Value>> {
         let mut outbox = self.outbox.lock();
-        if !outbox.queue.is_empty() {
-            let runs = std::mem::take(&mut outbox.queue);
-            self.send(ClientMsg::Batch(Batch { runs, ..Batch::default() }))?;
-        }
+        self.send_queue(&mut outbox)?;
         let (held, frees) = self.number(&mut outbox, sealed);
         if !frees.is_empty() {
             self.send(ClientMsg::Batch(Batch { frees, ..Batch::default() }))?;
         }
         Ok(held)
+    }
+
+    /// Sends what waits for the next message.
+    pub(super) fn send_queue(&self, outbox: &mut Outbox) -> Result<()> {
+        if outbox.queue.is_empty() {
+            return Ok(());
+        }
+        let runs = std::mem::take(&mut outbox.queue);
+        self.send(ClientMsg::Batch(Batch { runs, ..Batch::default() }))
+    }
+
+    /// Asks to be told when program `seq` has ended, after it has left.
+    pub(super) fn ask_for(&self, seq: u64) -> Result<()> {
+        let mut outbox = self.outbox.lock();
+        self.send_queue(&mut outbox)?;
+        self.send(ClientMsg::Sync { seq })
     }
 
     pub(super) fn send_batch(&self, sealed: Option<Sealed>, fetches: Vec<Fetch>) -> Result<Vec<Value>> {
@@ -59,7 +73,7 @@ impl Session {
 
     /// Puts a sealed program into the queue under its number. Returns values to be dropped later, and the frees of
     /// a program without instructions.
-    fn number(&self, outbox: &mut Outbox, mut s: Sealed) -> (Vec<Value>, Vec<TensorId>) {
+    pub(super) fn number(&self, outbox: &mut Outbox, mut s: Sealed) -> (Vec<Value>, Vec<TensorId>) {
         if matches!(&s.structure, Work::New(structure, _) if structure.instrs.is_empty()) {
             return (s.held, s.frees);
         }
@@ -95,6 +109,7 @@ impl Session {
             bytes: s.bytes,
             data,
             frees,
+            again: Again::of(&program, s.base, &s.rebinds),
             rebinds: s.rebinds,
             lines: s.lines,
             ends_step: s.ends_step,

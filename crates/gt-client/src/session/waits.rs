@@ -5,7 +5,6 @@ use super::outbox::Unfinished;
 use super::{Session, closed};
 use crate::wait::Waiting;
 use gt_ir::Result;
-use gt_net::msg::ClientMsg;
 use gt_net::spin;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -49,7 +48,7 @@ impl Session {
             return self.synchronize();
         }
         if let Some(seq) = behind {
-            self.send(ClientMsg::Sync { seq })?;
+            self.ask_for(seq)?;
         }
         let least = behind.unwrap_or(0).max((sent + 1).saturating_sub(limit));
         self.wait(|inbox| {

@@ -392,6 +392,7 @@ impl Open {
         self.mesh = 0;
         self.data = 0;
         self.free_bytes = 0;
+        let base = self.base;
         self.base += live.len() as u64;
         let (prefix, marks) = self.progress.take();
         let kept = || live.iter().filter(|l| l.alive);
@@ -411,6 +412,7 @@ impl Open {
             held: std::mem::take(&mut self.held),
             bytes: way.bytes,
             structure: super::Work::Known(way),
+            base,
             prefix,
             marks,
             ends_step: std::mem::take(&mut self.step_ended),

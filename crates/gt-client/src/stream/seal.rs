@@ -159,6 +159,7 @@ impl Open {
         let outs = out_ids;
         Sealed {
             structure,
+            base: cut_pos - cut as u64,
             inputs,
             outs,
             slots,

@@ -1,9 +1,10 @@
 //! The ends of programs and of batches.
 
 use super::Executor;
-use crate::backend::Buffer;
+use crate::backend::{Buffer, PlanError};
 use crate::finish::Closing;
 use crate::gang::aloft::Doubt;
+use crate::rescue::Rescued;
 use crate::table::{Entry, Inputs};
 use crate::worker::State;
 use gt_ir::{TensorId, Ty};
@@ -98,7 +99,7 @@ pub(super) fn failed(
     run: &Run,
     inputs: Option<Inputs>,
     failure: Failure,
-    spared: Vec<(usize, Ty, Buffer)>,
+    rescued: Rescued,
 ) {
     let Some(table) = state.sessions.get_mut(&session) else { return };
     if let Some(inputs) = inputs {
@@ -108,8 +109,12 @@ pub(super) fn failed(
     for &id in run.program.outs.iter().filter(|id| !run.program.inputs.contains(id)) {
         table.insert(id, Entry::Poisoned(failure.clone()));
     }
-    for (at, ty, buffer) in spared {
-        table.insert(run.program.outs[at], Entry::Here { ty, buffer });
+    let spared = rescued.spared.into_iter().map(|(at, ty, buffer)| (at, Entry::Here { ty, buffer }));
+    let others = rescued.others.into_iter().map(|(at, PlanError { instr, error })| {
+        (at, Entry::Poisoned(Failure { root: run.seq, instr, error }))
+    });
+    for (at, entry) in spared.chain(others) {
+        table.insert(run.program.outs[at], entry);
         table.spared.push(run.program.outs[at]);
     }
     table.finished.push(run.seq);

@@ -11,7 +11,7 @@ use crate::early::Wanted;
 use crate::gang::aloft::Doubt;
 use crate::gang::seats::Seated;
 use crate::plans::{Found, Plans};
-use crate::rescue::rescue;
+use crate::rescue::{Rescued, blame, rescue};
 use crate::road::Job;
 use crate::table::{Item, Watch};
 use crate::timing::Spent;
@@ -108,7 +108,7 @@ impl Executor {
         let mut inputs = match table.take_inputs(*seq, program) {
             Ok(inputs) => inputs,
             Err(failure) => {
-                failed(state, session, &run, None, failure.clone(), Vec::new());
+                failed(state, session, &run, None, failure.clone(), Rescued::default());
                 let Failure { instr, error, .. } = failure;
                 seat.into_iter().for_each(|s| s.fail(&PlanError { instr, error: error.clone() }));
                 return None;
@@ -169,14 +169,15 @@ impl Executor {
                 drop((dropped, inputs));
                 doubt
             }
-            Err(PlanError { instr, error }) => {
+            Err(failure) => {
                 drop(state);
-                let spared = match seat {
-                    Some(_) => Vec::new(),
+                let PlanError { instr, error } = blame(&program.structure, failure);
+                let rescued = match seat {
+                    Some(_) => Rescued::default(),
                     None => rescue(&*self.core.config.backend, program, &inputs.buffers, instr),
                 };
                 let failure = Failure { root: *seq, instr, error };
-                failed(self.core.state.lock(), session, &run, Some(inputs), failure, spared);
+                failed(self.core.state.lock(), session, &run, Some(inputs), failure, rescued);
                 None
             }
         }

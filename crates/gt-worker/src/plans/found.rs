@@ -46,7 +46,7 @@ impl Miss {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Found {
     pub hits: u64,
-    /// The program was known with other sizes.
+    /// The program was known with other sizes or numbers.
     pub resized: bool,
     pub misses: u64,
     /// Every part counts for itself.
@@ -67,7 +67,7 @@ impl Found {
     /// Why time was spent on plans, in words.
     pub fn why(&self) -> Option<&'static str> {
         match self.why {
-            _ if self.resized => Some("known with other sizes"),
+            _ if self.resized => Some("known with other sizes or numbers"),
             why => why.map(Miss::text),
         }
     }

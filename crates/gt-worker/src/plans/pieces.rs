@@ -41,7 +41,8 @@ impl Plans {
             return None;
         }
         found.resized = true;
-        self.came(backend, key, structure, how.threshold().saturating_mul(LITTLE_GAIN));
+        let gain = if family.parts.is_some() { LITTLE_GAIN } else { 1 };
+        self.came(backend, key, structure, how.threshold().saturating_mul(gain));
         let mut parts = family.parts.take()?;
         let mut ready = Vec::with_capacity(parts.len());
         let mut size = Size::new(structure.inputs.len());
