@@ -15,7 +15,7 @@ use crate::sequences::Sequences;
 use crate::speed;
 use crate::table::{Entry, Item, SessionTable, Watch};
 use crate::watched::{Carriage, Watched};
-use gt_ir::{TensorId, Ty};
+use gt_ir::{Error, TensorId, Ty};
 use gt_net::bulk::{BulkBytes, Endpoint, Ticket, TicketKey};
 use gt_net::compiling::Compiling;
 use gt_net::msg::{SessionId, Speed, Tidy, WorkerCmd, WorkerId, WorkerInfo, WorkerMsg, WorkerStats};
@@ -224,7 +224,11 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.core.state.lock().stop = true;
+        let mut state = self.core.state.lock();
+        state.stop = true;
+        let ends = format!("worker {} ends", self.core.config.name);
+        state.seats.disband_all(&Error::Connection(ends));
+        drop(state);
         self.core.wake.notify_all();
         let _ = self.core.jobs.lock().send(Job::Stop);
         for thread in self.threads.drain(..) {

@@ -90,6 +90,13 @@ impl Seats {
         }
     }
 
+    /// This worker ends: it waits for nobody any more, who could not tell it of their own end.
+    pub fn disband_all(&mut self, error: &Error) {
+        let known: Vec<u64> =
+            self.meshes.iter().filter(|(_, joined)| joined.is_ok()).map(|(id, _)| *id).collect();
+        known.into_iter().for_each(|mesh| self.disband(mesh, error.clone()));
+    }
+
     fn sit(&self, gang: Gang) -> Result<Place, PlanError> {
         let unknown = || Error::Runtime(format!("gang {}: mesh {} is not known", gang.number, gang.mesh));
         let joined = self.meshes.get(&gang.mesh).cloned().unwrap_or_else(|| Err(unknown()));
