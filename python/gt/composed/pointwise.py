@@ -186,28 +186,28 @@ def atanh(input):
 arcsinh, arccosh, arctanh = asinh, acosh, atanh
 
 
-def _whole(name, *operands):
-    for x in operands:
-        if isinstance(x, float) or (isinstance(x, Tensor) and (x.is_floating_point() or x.dtype == _gt.bool)):
-            raise RuntimeError(f"{name}: expected integers, got {getattr(x, 'dtype', 'float')}")
-
-
-def _power_of_two(places):
-    return _gt.pow(2, places.long()) if isinstance(places, Tensor) else 2**places
+def _shifted(name, input, other):
+    """Both operands in the type of their result, and the bits of that type."""
+    dtype = _gt.result_type(input, other)
+    if dtype.is_floating_point or dtype == _gt.bool:
+        raise RuntimeError(f"{name}: expected integers, got {dtype}")
+    x, places = (t if isinstance(t, Tensor) else _gt.tensor(t) for t in (input, other))
+    return x.to(dtype), places.to(dtype), 8 * dtype.itemsize
 
 
 def bitwise_left_shift(input, other):
     """Bits moved up by `other` places."""
-    _whole("bitwise_left_shift", input, other)
-    dtype = _gt.result_type(input, other)
-    return (input * _power_of_two(other)).to(dtype)
+    x, places, bits = _shifted("bitwise_left_shift", input, other)
+    inside = (places >= 0) & (places < bits)
+    return _gt.where(inside, x * _gt.pow(2, _gt.where(inside, places, 0)), 0)
 
 
 def bitwise_right_shift(input, other):
     """Bits moved down by `other` places; the sign stays."""
-    _whole("bitwise_right_shift", input, other)
-    dtype = _gt.result_type(input, other)
-    return (input // _power_of_two(other)).to(dtype)
+    x, places, bits = _shifted("bitwise_right_shift", input, other)
+    # The highest power of a signed type is its lowest number: what is moved so far has its sign left.
+    inside = (places >= 0) & (places < bits - x.is_signed())
+    return _gt.where(inside, x // _gt.pow(2, _gt.where(inside, places, 0)), -(x < 0).to(x.dtype))
 
 
 def threshold(input, threshold, value):
@@ -242,6 +242,6 @@ def float_power(input, exponent):
 OPERATORS = {
     "__lshift__": bitwise_left_shift,
     "__rshift__": bitwise_right_shift,
-    "__rlshift__": lambda self, other: bitwise_left_shift(self * 0 + other, self),
-    "__rrshift__": lambda self, other: bitwise_right_shift(self * 0 + other, self),
+    "__rlshift__": lambda self, other: bitwise_left_shift(other, self),
+    "__rrshift__": lambda self, other: bitwise_right_shift(other, self),
 }

@@ -1,0 +1,68 @@
+"""Functions composed of others at zeros, bounds, infinities and NaN: values and slopes are written out, and PyTorch's."""
+
+import math
+
+import numpy as np
+import pytest
+from helpers import needs_torch, torch, values
+
+import gt
+
+NAN, INF = math.nan, math.inf
+
+
+def slope(T, f, x, dtype=None):
+    """A function's slope at some numbers."""
+    x = T.tensor(x, dtype=dtype or T.float32).requires_grad_()
+    f(x).sum().backward()
+    return x.grad
+
+
+def of(T, kind, *numbers):
+    return T.tensor(numbers, dtype=getattr(T, kind))
+
+
+# An expression over a library T, and its numbers.
+CASES = {
+    "shift by the whole type": (
+        lambda T: (of(T, "int32", 1, -1, -(2**31)) >> 31, of(T, "int8", -128, 127) >> 7, T.tensor([1, -1]) >> 63),
+        ([0, -1, -1], [-1, 0], [0, -1]),
+    ),
+    "shift beyond the type": (
+        lambda T: (of(T, "uint8", 200) >> 8, T.tensor([1, -1]) >> T.tensor([70, 70]), T.tensor([5, -5]) << 64),
+        ([0], [0, -1], [0, 0]),
+    ),
+    "shift to the sign": (
+        lambda T: (T.tensor([1, 3]) << 63, of(T, "uint8", 255) << 1, of(T, "int8", 100) << of(T, "int8", 1)),
+        ([-(2**63)] * 2, [254], [-56]),
+    ),
+    "shift back": (lambda T: (T.tensor([5, -5]) >> -1, T.tensor([5]) << -1), ([0, -1], [0])),
+    "shift of a bool": (lambda T: (T.tensor([True]) << 1, 1 << T.tensor([3]), -9 >> T.tensor([1])), ([2], [8], [-5])),
+    "shift in a wider type": (lambda T: of(T, "int8", 2) << T.tensor([40]), [2**41]),
+}
+
+
+def parts(result):
+    return list(result) if isinstance(result, tuple) else [result]
+
+
+def agree(result, right):
+    result, right = parts(result), parts(right)
+    assert len(result) == len(right)
+    for a, b in zip(result, right):
+        rtol = 1e-14 if "float64" in str(a.dtype) else 1e-6
+        np.testing.assert_allclose(values(a), np.array(b), rtol=rtol, atol=0)
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_corners(kind):
+    expression, right = CASES[kind]
+    agree(expression(gt), right)
+
+
+@needs_torch
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", CASES)
+def test_corners_are_pytorchs(kind):
+    expression, right = CASES[kind]
+    agree(expression(torch), right)
