@@ -39,6 +39,31 @@ CASES = {
     "shift back": (lambda T: (T.tensor([5, -5]) >> -1, T.tensor([5]) << -1), ([0, -1], [0])),
     "shift of a bool": (lambda T: (T.tensor([True]) << 1, 1 << T.tensor([3]), -9 >> T.tensor([1])), ([2], [8], [-5])),
     "shift in a wider type": (lambda T: of(T, "int8", 2) << T.tensor([40]), [2**41]),
+    "celu": (
+        lambda T: (
+            T.nn.functional.celu(T.tensor([0.0, 89, 1e4, -INF, NAN])),
+            slope(T, T.nn.functional.celu, [0.0, 89, 1e4, -1e4]),
+            slope(T, lambda x: T.nn.functional.celu(x, 2.0), [0.0, 300], T.float16),
+        ),
+        ([0, 89, 1e4, -1, NAN], [1, 1, 1, 0], [1, 1]),
+    ),
+    "asinh": (
+        lambda T: (T.asinh(of(T, "float16", 300, -60000)), slope(T, T.asinh, [0.0, 1e-3, -1e10, INF])),
+        ([6.3984375, -11.6953125], [1, 0.9999995, 1e-10, 0]),
+    ),
+    "asinh in double precision": (
+        lambda T: T.asinh(of(T, "float64", 2e4, -1e5, 1e9)),
+        [10.596634733721073, -12.206072645555173, 21.416413017506358],
+    ),
+    "sign of asinh of zero": (lambda T: T.signbit(T.asinh(T.tensor([-0.0, 0.0]))), [True, False]),
+    "acosh": (
+        lambda T: (
+            T.acosh(T.tensor([1.0, 0.5, -1e4, -1e10, -1e30, INF])),
+            T.acosh(of(T, "float16", 300, 60000)),
+            slope(T, T.acosh, [1.0, 1.5, 1e10]),
+        ),
+        ([0, NAN, NAN, NAN, NAN, INF], [6.3984375, 11.6953125], [INF, 0.8944272, 1e-10]),
+    ),
 }
 
 

@@ -159,22 +159,29 @@ def xlogy(input, other):
 
 def asinh(input):
     """The inverse of `sinh`."""
+    if input.dtype == _gt.float16:
+        return asinh(input.float()).to(input.dtype)
     x = _float(input)
-    size = x.abs()
+    negative = signbit(x)
+    size = _gt.where(negative, -x, x)
     # Squares of large numbers overflow, where the logarithm of twice the number is as good.
-    large = size > 1e4
-    near = _gt.where(large, 1.0, size)
+    large = size > 1e8
+    near, far = _gt.where(large, 1.0, size), _gt.where(large, size, 1.0)
     small = (near + near * near / (1 + (near * near + 1).sqrt())).log1p()
-    return _gt.where(large, size.log() + math.log(2), small) * x.sign()
+    out = _gt.where(large, far.log() + math.log(2), small)
+    return _gt.where(negative, -out, out)
 
 
 def acosh(input):
     """The inverse of `cosh` on numbers from 1."""
+    if input.dtype == _gt.float16:
+        return acosh(input.float()).to(input.dtype)
     x = _float(input)
-    large = x > 1e4
-    near = _gt.where(large, 2.0, x)
+    large = x > 1e8
+    near, far = _gt.where(large, 2.0, x), _gt.where(large, x, 2.0)
     less = near - 1
-    return _gt.where(large, x.log() + math.log(2), (less + (less * (near + 1)).sqrt()).log1p())
+    # Two roots: below 1 either is NaN, and at 1 the slope is infinite.
+    return _gt.where(large, far.log() + math.log(2), (less + less.sqrt() * (near + 1).sqrt()).log1p())
 
 
 def atanh(input):

@@ -158,7 +158,8 @@ def selu(input):
 
 @_also_in_place
 def celu(input, alpha=1.0):
-    return input.clamp(min=0) + (alpha * (input / alpha).expm1()).clamp(max=0)
+    positive = input > 0
+    return _gt.where(positive, input, alpha * (input.masked_fill(positive, 0) / alpha).expm1())
 
 
 def mse_loss(input, target, size_average=None, reduce=None, reduction="mean", weight=None):
