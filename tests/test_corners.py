@@ -1,4 +1,4 @@
-"""Functions composed of others at zeros, bounds, infinities and NaN: values and slopes are written out, and PyTorch's."""
+"""Functions composed of others at zeros, bounds, infinities and NaN: numbers are written out, and PyTorch's."""
 
 import math
 
@@ -63,6 +63,24 @@ CASES = {
             slope(T, T.acosh, [1.0, 1.5, 1e10]),
         ),
         ([0, NAN, NAN, NAN, NAN, INF], [6.3984375, 11.6953125], [INF, 0.8944272, 1e-10]),
+    ),
+    "xlogy": (
+        lambda T: (
+            T.xlogy(T.tensor([0.0, 0, 0, 0]), T.tensor([0.0, -1, INF, NAN])),
+            slope(T, lambda x: T.xlogy(x, T.tensor([3.0, 3, 0, -1])), [0.0, 1, 0, 0]),
+            slope(T, lambda y: T.xlogy(T.tensor([0.0, 2]), y), [2.0, 4]),
+        ),
+        ([0, 0, 0, NAN], [1.0986123, 1.0986123, 0, 0], [0, 0.5]),
+    ),
+    "norms of zero": (
+        lambda T: tuple(slope(T, lambda x, p=p: T.linalg.vector_norm(x, p), [0.0, 0.0]) for p in (1, 2, 3, 4, INF)),
+        ([0, 0],) * 5,
+    ),
+    "norms along a dimension": (
+        lambda T: tuple(
+            T.linalg.vector_norm(T.tensor([[1.0, 2], [-3, 4]]), p, dim=1) for p in (0, 3, 0.5, -1, INF, -INF)
+        ),
+        ([2, 2], [2.0800838, 4.4979414], [5.8284271, 13.9282032], [2 / 3, 12 / 7], [2, 4], [1, 3]),
     ),
 }
 

@@ -153,8 +153,9 @@ def xlogy(input, other):
     dtype = _gt.result_type(input, other)
     dtype = dtype if dtype.is_floating_point else _gt.get_default_dtype()
     x, y = (t.to(dtype) if isinstance(t, Tensor) else _gt.full((), t, dtype=dtype) for t in (input, other))
-    zero = (x == 0) & ~y.isnan()
-    return x * _gt.where(zero, 1.0, y).log()
+    # Only logarithms that are not finite are hidden: the others are the slope at zero.
+    hidden = (x == 0) & ((y <= 0) | y.isinf())
+    return x * _gt.where(hidden, 1.0, y).log()
 
 
 def asinh(input):
