@@ -72,6 +72,10 @@ CASES = {
         ),
         ([0, 0, 0, NAN], [1.0986123, 1.0986123, 0, 0], [0, 0.5]),
     ),
+    "threshold": (
+        lambda T: (T.threshold(T.tensor([NAN, 0.0, 1]), 0.0, 5.0), T.nn.Threshold(0.0, 5.0)(T.tensor([NAN, 0.0, 1]))),
+        ([NAN, 5, 1], [NAN, 5, 1]),
+    ),
     "norms of zero": (
         lambda T: tuple(slope(T, lambda x, p=p: T.linalg.vector_norm(x, p), [0.0, 0.0]) for p in (1, 2, 3, 4, INF)),
         ([0, 0],) * 5,

@@ -220,7 +220,7 @@ def bitwise_right_shift(input, other):
 
 def threshold(input, threshold, value):
     """`value` where the input is not above the threshold."""
-    return input.masked_fill(~(input > threshold), value)
+    return input.masked_fill(input <= threshold, value)
 
 
 def isposinf(input):

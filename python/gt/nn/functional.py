@@ -205,7 +205,7 @@ def hardshrink(input, lambd=0.5):
 
 @_also_in_place
 def threshold(input, threshold, value):
-    return input.masked_fill(~(input > threshold), value)
+    return input.masked_fill(input <= threshold, value)
 
 
 def softmin(input, dim=None, dtype=None):
