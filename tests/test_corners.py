@@ -90,6 +90,23 @@ CASES = {
         lambda T: (T.einsum(T.arange(4).view(2, 2), [0, 26]), T.einsum(T.arange(4).view(2, 2), [26, 0])),
         ([[0, 1], [2, 3]], [[0, 2], [1, 3]]),
     ),
+    "scatter of numbers": (
+        lambda T: (
+            T.ones(1, 3).scatter(1, T.tensor([[0, 2]]), 2.5, reduce="add"),
+            T.full((1, 3), 2.0).scatter(1, T.tensor([[0, 0, 1]]), 3.0, reduce="multiply"),
+            T.scatter(T.full((1, 3), 2), 1, T.tensor([[0]]), T.tensor([[5, 7]]), reduce="multiply"),
+            T.ones(1, 3).scatter(1, T.tensor([[1]]), value=4.0),
+        ),
+        ([[3.5, 1, 3.5]], [[18, 6, 2]], [[10, 2, 2]], [[1, 4, 1]]),
+    ),
+    "index_put_ with a list": (
+        lambda T: (
+            T.zeros(3).index_put_([T.tensor([2, 0])], T.tensor([1.0, 2])),
+            T.zeros(2, 2).index_put_([T.tensor([1, 1]), T.tensor([0, 0])], T.tensor(3.0), accumulate=True),
+            T.index_put(T.zeros(2), [T.tensor([1])], T.tensor(4.0)),
+        ),
+        ([2, 0, 1], [[0, 0], [6, 0]], [0, 4]),
+    ),
 }
 
 

@@ -25,14 +25,19 @@ METHODS = {f"{name}_": _written_back(name) for name in _NAMES.split() if not has
 
 def scatter_(self, dim, index, src=None, *, value=None, reduce=None):
     """Writes elements, or a number, at the indices; with `reduce`, adds or multiplies them there."""
-    src = value if src is None else src
     if reduce is None:
-        return self._scatter_(dim, index, src)
+        return self._scatter_(dim, index, value if src is None else src)
     if reduce not in ("add", "multiply"):
         raise RuntimeError(f"scatter_: expected reduce to be add or multiply, got {reduce!r}")
-    if not isinstance(src, Tensor):
-        src = self.new_full(tuple(index.shape), src)
-    return self.scatter_reduce_(dim, index, src, "sum" if reduce == "add" else "prod")
+    return self.copy_(self.clone().scatter(dim, index, src, value=value, reduce=reduce))
+
+
+_core_index_put_ = Tensor.index_put_
+
+
+def index_put_(self, indices, values, accumulate=False):
+    """Writes values at the indices, of which there is a tensor for each dimension; or adds them there."""
+    return _core_index_put_(self, tuple(indices), values, accumulate)
 
 
 def _drawn(draw):
@@ -81,4 +86,10 @@ def cauchy_(self, generator, median=0.0, sigma=1.0):
     return (math.pi * (_uniform(self, generator) - 0.5)).tan() * sigma + median
 
 
-METHODS.update(scatter_=scatter_, geometric_=geometric_, log_normal_=log_normal_, cauchy_=cauchy_)
+METHODS.update(
+    scatter_=scatter_,
+    index_put_=index_put_,
+    geometric_=geometric_,
+    log_normal_=log_normal_,
+    cauchy_=cauchy_,
+)

@@ -3,6 +3,7 @@
 from collections import namedtuple
 
 from gt import _gt
+from gt._function import function
 from gt._gt import Tensor
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "pdist",
     "quantile",
     "repeat_interleave",
+    "scatter",
     "scatter_reduce",
     "searchsorted",
     "unique",
@@ -271,6 +273,20 @@ def _extreme(input, dim, index, src, largest, include_self):
     return value + (parts - parts.detach()) if parts.requires_grad else value
 
 
+_core_scatter = Tensor.scatter
+
+
+@function
+def scatter(input, dim, index, src=None, *, value=None, reduce=None):
+    """A copy with elements, or a number, at the indices; with `reduce`, added to or multiplied with what is there."""
+    src = value if src is None else src
+    if reduce not in ("add", "multiply"):
+        return _core_scatter(input, dim, index, src, reduce=reduce)
+    if not isinstance(src, Tensor):
+        src = input.new_full(tuple(index.shape), src)
+    return scatter_reduce(input, dim, index, src, "sum" if reduce == "add" else "prod")
+
+
 def scatter_reduce(input, dim, index, src, reduce, *, include_self=True):
     """Joins elements of `src` to those at the indices: their sum, mean, largest, smallest or product."""
     part = src[tuple(slice(0, n) for n in index.shape)]
@@ -344,6 +360,6 @@ def vander(x, N=None, increasing=False):
 
 
 METHODS = (
-    "cummax cummin logcumsumexp mode nanmedian nanquantile quantile repeat_interleave scatter_reduce unique "
+    "cummax cummin logcumsumexp mode nanmedian nanquantile quantile repeat_interleave scatter scatter_reduce unique "
     "unique_consecutive"
 ).split()
