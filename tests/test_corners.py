@@ -134,3 +134,19 @@ def test_corners(kind):
 def test_corners_are_pytorchs(kind):
     expression, right = CASES[kind]
     agree(expression(torch), right)
+
+
+def test_what_random_functions_refuse():
+    x = gt.zeros(2)
+    for bad in (
+        lambda: gt.normal(0.0, -1.0, (2,)),
+        lambda: gt.normal(x, -1.0),
+        lambda: x.exponential_(-1),
+        lambda: x.exponential_(0.0),
+        lambda: x.log_normal_(0, -1),
+        lambda: x.cauchy_(0, -1),
+        lambda: x.bernoulli(2.0),
+    ):
+        with pytest.raises(RuntimeError, match="expected .*, got"):
+            bad()
+    assert x.tolist() == [0, 0] and x.exponential_(2.0, generator=gt.Generator()).min() > 0

@@ -13,6 +13,8 @@ def multinomial(self, num_samples, replacement=False, *, generator=None):
 
 def bernoulli(self, p=None, *, generator=None):
     """Zeros and ones, ones with the given probabilities."""
+    if p is not None and not 0 <= p <= 1:
+        raise RuntimeError(f"bernoulli: expected p between 0 and 1, got {p}")
     return _gt.bernoulli(self if p is None else _gt.full_like(self, p), generator=generator)
 
 
@@ -27,6 +29,8 @@ def logspace(start, end, steps, base=10.0, *, dtype=None, device=None, requires_
 
 def normal(mean, std=1.0, size=None, *, generator=None, dtype=None, device=None):
     """Normal random numbers with the given means and deviations."""
+    if not isinstance(std, Tensor) and not std >= 0:
+        raise RuntimeError(f"normal: expected std to be 0 or more, got {std}")
     if size is not None:
         return _gt.randn(size, dtype=dtype, device=device, generator=generator) * std + mean
     if isinstance(mean, Tensor) and isinstance(std, Tensor):

@@ -54,6 +54,20 @@ def _drawn(draw):
     return method
 
 
+def _positive(name, what, number):
+    if not number > 0:
+        raise RuntimeError(f"{name}: expected {what} above 0, got {number}")
+
+
+_core_exponential_ = Tensor.exponential_
+
+
+def exponential_(self, lambd=1.0, *, generator=None):
+    """Waiting times at a rate."""
+    _positive("exponential_", "lambd", lambd)
+    return _core_exponential_(self, lambd, generator=generator)
+
+
 def _uniform(self, generator):
     import gt
 
@@ -75,6 +89,7 @@ def log_normal_(self, generator, mean=1.0, std=2.0):
     """Numbers whose logarithms are normal."""
     import gt
 
+    _positive("log_normal_", "std", std)
     return gt.empty(self.shape, dtype=gt.float64).normal_(mean, std, generator=generator).exp()
 
 
@@ -83,12 +98,14 @@ def cauchy_(self, generator, median=0.0, sigma=1.0):
     """Numbers of the Cauchy distribution."""
     import math
 
+    _positive("cauchy_", "sigma", sigma)
     return (math.pi * (_uniform(self, generator) - 0.5)).tan() * sigma + median
 
 
 METHODS.update(
     scatter_=scatter_,
     index_put_=index_put_,
+    exponential_=exponential_,
     geometric_=geometric_,
     log_normal_=log_normal_,
     cauchy_=cauchy_,
