@@ -107,6 +107,12 @@ CASES = {
         ),
         ([2, 0, 1], [[0, 0], [6, 0]], [0, 4]),
     ),
+    "circular padding that cuts": (
+        lambda T: tuple(
+            T.nn.functional.pad(T.arange(5.0).view(1, 5), pad, mode="circular") for pad in ((-1, 2), (2, -1), (-1, -2))
+        ),
+        ([[1, 2, 3, 4, 1, 2]], [[2, 3, 0, 1, 2, 3]], [[1, 2]]),
+    ),
 }
 
 

@@ -297,6 +297,10 @@ def pad(input, pad, mode="constant", value=None):
     for i in range(len(pad) // 2):
         before, after = pad[2 * i : 2 * i + 2]
         dim = input.dim() - 1 - i
+        if mode == "circular" and min(before, after) < 0:
+            # What is cut off does not come back at the other end.
+            input = input.narrow(dim, max(0, -before), input.shape[dim] + min(before, 0) + min(after, 0))
+            before, after = max(before, 0), max(after, 0)
         length = input.shape[dim]
         most = length - 1 if mode == "reflect" else length
         if mode != "replicate" and max(before, after) > most:
