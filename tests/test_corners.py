@@ -107,6 +107,23 @@ CASES = {
         ),
         ([2, 0, 1], [[0, 0], [6, 0]], [0, 4]),
     ),
+    "empty": (
+        lambda T: (
+            T.zeros(0, 3).nanmedian(),
+            T.zeros(0, 3).histc(2),
+            T.zeros(0).cov(),
+            T.combinations(T.tensor([1.0, 2]), 0),
+            *T.zeros(0, 3).unique_consecutive(return_counts=True),
+            *T.unique_consecutive(T.tensor([[1, 1], [1, 1], [1, 2]]), dim=0, return_inverse=True),
+        ),
+        (NAN, [0, 0], NAN, [], [], [], [[1, 1], [1, 2]], [0, 0, 1]),
+    ),
+    "mode of a number": (lambda T: tuple(T.tensor(3.0).mode()), (3, 0)),
+    "cov of too few": (lambda T: (T.tensor([1.0]).cov(), T.tensor([1.0, 2]).cov(correction=5)), (NAN, INF)),
+    "histc": (
+        lambda T: (T.tensor([1.0, 2]).histc(2, 1, 1), T.tensor([1.0, NAN, INF]).histc(3, 0, 2)),
+        ([1, 1], [0, 1, 0]),
+    ),
     "circular padding that cuts": (
         lambda T: tuple(
             T.nn.functional.pad(T.arange(5.0).view(1, 5), pad, mode="circular") for pad in ((-1, 2), (2, -1), (-1, -2))

@@ -106,6 +106,8 @@ def nanquantile(input, q, dim=None, keepdim=False, *, interpolation="linear"):
 
 def nanmedian(input, dim=None, keepdim=False):
     """The median of what is not NaN; the lower of two."""
+    if dim is None and not input.numel():
+        return input.median()
     x = input.reshape(-1) if dim is None else input
     along = 0 if dim is None else dim
     values, order = x.sort(along)
@@ -118,6 +120,8 @@ def nanmedian(input, dim=None, keepdim=False):
 
 def mode(input, dim=-1, keepdim=False):
     """The value that occurs most often along a dimension, the smallest of several, and where it stands last."""
+    if input.dim() == 0:
+        return Found(input.clone(), _gt.zeros((), dtype=_gt.int64))
     x = input.movedim(dim, -1)
     equal = x.unsqueeze(-1) == x.unsqueeze(-2)
     count = equal.sum(-1)
@@ -180,9 +184,8 @@ def _host_unique(rows, consecutive):
     import numpy as np
 
     if consecutive:
-        flat = rows.reshape(len(rows), -1)
         starts = np.ones(len(rows), dtype=bool)
-        starts[1:] = (flat[1:] != flat[:-1]).any(1)
+        starts[1:] = (rows[1:] != rows[:-1]).any(tuple(range(1, rows.ndim)))
         inverse = np.cumsum(starts) - 1
         first = np.flatnonzero(starts)
         return first, inverse, np.diff(np.append(first, len(rows)))
@@ -346,6 +349,13 @@ def pairwise_distance(x1, x2, p=2.0, eps=1e-6, keepdim=False):
 def combinations(input, r=2, with_replacement=False):
     """All choices of `r` elements, one a row."""
     import itertools
+
+    if input.dim() != 1 or r < 0:
+        raise RuntimeError(
+            f"combinations: expected a vector and a number that is not negative, got {list(input.shape)} and {r}"
+        )
+    if r == 0:
+        return input.new_zeros(0)
 
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     places = list(choose(range(input.numel()), r))
