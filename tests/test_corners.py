@@ -132,6 +132,27 @@ CASES = {
     ),
 }
 
+# What both libraries refuse.
+REFUSED = {
+    "rot90 in no plane": lambda T: T.rot90(T.zeros(2, 2), 1, [0, 0]),
+    "rot90 in no plane, from the end": lambda T: T.rot90(T.zeros(2, 2), 1, [0, -2]),
+    "rot90 of a vector": lambda T: T.rot90(T.zeros(2), 1, [0, 1]),
+    "searchsorted in too few rows": lambda T: T.searchsorted(T.tensor([[1.0, 3], [2, 4]]), T.tensor([3.0])),
+    "searchsorted of a number in rows": lambda T: T.searchsorted(T.tensor([[1.0, 3], [2, 4]]), 3.0),
+    "searchsorted on both sides": lambda T: T.searchsorted(T.tensor([1.0, 3]), 2.0, right=True, side="left"),
+    "searchsorted on no side": lambda T: T.searchsorted(T.tensor([1.0, 3]), 2.0, side="up"),
+    "bucketize in rows": lambda T: T.bucketize(T.tensor([1.0]), T.tensor([[1.0, 3], [2, 4]])),
+    "histc of no bins": lambda T: T.tensor([1.0]).histc(0),
+    "histc backwards": lambda T: T.tensor([1.0]).histc(3, 2, 1),
+    "histc of NaN": lambda T: T.tensor([1.0, NAN]).histc(3),
+    "histc without an end": lambda T: T.tensor([1.0]).histc(3, 0, INF),
+    "pad with a value reflected": lambda T: T.nn.functional.pad(T.zeros(1, 4), (1, 1), mode="reflect", value=3),
+    "unique of nothing": lambda T: T.zeros(0, 3).unique(dim=1),
+    "unique_consecutive of nothing": lambda T: T.zeros(0, 3).unique_consecutive(dim=1),
+    "combinations of a matrix": lambda T: T.combinations(T.zeros(2, 2), 1),
+    "combinations of less than nothing": lambda T: T.combinations(T.zeros(2), -1),
+}
+
 
 def parts(result):
     return list(result) if isinstance(result, tuple) else [result]
@@ -157,6 +178,15 @@ def test_corners(kind):
 def test_corners_are_pytorchs(kind):
     expression, right = CASES[kind]
     agree(expression(torch), right)
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_is_refused(kind):
+    with pytest.raises(RuntimeError, match=kind.split()[0].split("_")[0]):
+        REFUSED[kind](gt)
+    if torch is not None:
+        with pytest.raises(RuntimeError):
+            REFUSED[kind](torch)
 
 
 def test_what_random_functions_refuse():

@@ -37,9 +37,16 @@ def _numbers(data, like):
 
 def searchsorted(sorted_sequence, input, *, out_int32=False, right=False, side=None, sorter=None):
     """Where each number would stand in a sorted row, so that it stays sorted: before its equals, or after them."""
+    if side not in (None, "left", "right") or (right and side == "left"):
+        raise RuntimeError(f"searchsorted: expected side to be left or right, and to agree with right, got {side!r}")
     after = right or side == "right"
     rows = sorted_sequence if sorter is None else sorted_sequence.gather(-1, sorter)
     x = _numbers(input, rows)
+    if rows.dim() == 0 or (rows.dim() > 1 and (x.dim() == 0 or rows.shape[:-1] != x.shape[:-1])):
+        raise RuntimeError(
+            "searchsorted: expected a sorted vector, or rows for all but the last dimension of what is looked up, got "
+            f"{list(rows.shape)} and {list(x.shape)}"
+        )
     rows = rows.unsqueeze(-2) if rows.dim() > 1 else rows
     before = rows <= x.unsqueeze(-1) if after else rows < x.unsqueeze(-1)
     if rows.is_floating_point():
@@ -50,6 +57,8 @@ def searchsorted(sorted_sequence, input, *, out_int32=False, right=False, side=N
 
 def bucketize(input, boundaries, *, out_int32=False, right=False):
     """The interval between boundaries that each number lies in."""
+    if boundaries.dim() != 1:
+        raise RuntimeError(f"bucketize: expected a vector of boundaries, got {boundaries.dim()} dimensions")
     return searchsorted(boundaries, input, out_int32=out_int32, right=right)
 
 
@@ -195,6 +204,8 @@ def _host_unique(rows, consecutive):
 
 def _grouped(input, dim, consecutive, return_inverse, return_counts):
     x = input.reshape(-1) if dim is None else input.movedim(dim, 0)
+    if 0 in x.shape[1:]:
+        raise RuntimeError(f"unique: expected slices with elements along dim {dim}, got {list(input.shape)}")
     host = x.detach()
     host = (host.float() if host.dtype == _gt.bfloat16 else host).numpy()
     first, inverse, counts = _host_unique(host, consecutive)

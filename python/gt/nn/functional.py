@@ -294,6 +294,8 @@ def pad(input, pad, mode="constant", value=None):
         return input.pad(pad, mode, value)
     if mode not in ("reflect", "replicate", "circular"):
         raise NotImplementedError(f"pad: expected constant, reflect, replicate or circular, got {mode!r}")
+    if value:
+        raise RuntimeError(f"pad: {mode!r} takes no value, got {value}")
     for i in range(len(pad) // 2):
         before, after = pad[2 * i : 2 * i + 2]
         dim = input.dim() - 1 - i
