@@ -93,6 +93,9 @@ def test_grad():
         gt.autograd.grad(z, other, retain_graph=True)
     assert gt.autograd.grad(z, other, retain_graph=True, allow_unused=True) == (None,)
     assert gt.autograd.grad(z, other, materialize_grads=True)[0].tolist() == [0]
+    for nothing in ([], ()):
+        with pytest.raises(RuntimeError, match="got none"):
+            gt.autograd.grad(z, nothing)
     middle = x * 2
     (g,) = gt.autograd.grad((middle**2).sum(), middle)
     check(g, 2 * middle.detach().numpy())
