@@ -1,6 +1,6 @@
 """Methods of tensors as functions: `gt.exp(x)`, `gt.exp(input=x)`, `gt.exp(x, out=y)`."""
 
-from gt._gt import Tensor, is_grad_enabled, promote_types
+from gt._gt import Tensor, is_grad_enabled
 
 
 def _tracked(tensors):
@@ -18,9 +18,9 @@ def _put(name, out, result):
             f"{name}(): functions with out=... arguments don't support automatic differentiation, but one of the "
             "arguments requires grad: use the result instead, or gt.no_grad()"
         )
-    if promote_types(out.dtype, result.dtype) != out.dtype and not (
-        out.is_floating_point() and result.is_floating_point()
-    ):
+    from gt.composed.names import can_cast
+
+    if not can_cast(result.dtype, out.dtype):
         raise RuntimeError(f"{name}(): a result of {result.dtype} can't be cast to the type {out.dtype} of out")
     if out.shape == result.shape:
         return out.copy_(result)
