@@ -142,6 +142,16 @@ CASES = {
         ),
         ([3], [-5], [6], [3], [3], [3], [5]),
     ),
+    "ldexp": (
+        lambda T: (T.ldexp(of(T, "float16", 1e-4), T.tensor([20])), T.ldexp(T.tensor([1e-30]), T.tensor([150]))),
+        ([104.875], [1.4272477e15]),
+    ),
+    "types of ldexp": (
+        lambda T: tuple(
+            T.ldexp(of(T, kind, 1), T.tensor([2])).dtype.itemsize for kind in ("float16", "bfloat16", "float64", "int8")
+        ),
+        (2, 2, 8, 4),
+    ),
 }
 
 # What both libraries refuse.

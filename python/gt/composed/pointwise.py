@@ -237,7 +237,10 @@ def isreal(input):
 
 def ldexp(input, other):
     """`input * 2**other`."""
-    return input * _gt.pow(2.0, other)
+    input, other = _pair("ldexp", input, other)
+    # In two steps, of which neither overflows where the result does not.
+    half = (other / 2).trunc()
+    return input * _gt.pow(2.0, half) * _gt.pow(2.0, other - half)
 
 
 def float_power(input, exponent):
