@@ -57,5 +57,5 @@ for _name, _function in inplace.METHODS.items():
     setattr(Tensor, _name, _function)
 for _name, _value in names.PROPERTIES.items():
     setattr(Tensor, _name, names.constant(_value))
-for _name, _function in pointwise.OPERATORS.items():
+for _name, _function in {**pointwise.OPERATORS, **inplace.OPERATORS}.items():
     setattr(Tensor, _name, _function)

@@ -110,3 +110,6 @@ METHODS.update(
     log_normal_=log_normal_,
     cauchy_=cauchy_,
 )
+
+# Python's assignments that write here.
+OPERATORS = {"__ilshift__": METHODS["bitwise_left_shift_"], "__irshift__": METHODS["bitwise_right_shift_"]}
