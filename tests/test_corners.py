@@ -221,7 +221,10 @@ def test_what_random_functions_refuse():
         lambda: x.log_normal_(0, -1),
         lambda: x.cauchy_(0, -1),
         lambda: x.bernoulli(2.0),
+        lambda: gt.randint_like(x, 300, dtype=gt.uint8),
+        lambda: gt.randint_like(x, -129, 0, dtype=gt.int8),
     ):
         with pytest.raises(RuntimeError, match="expected .*, got"):
             bad()
+    assert gt.randint_like(x, 255, 256, dtype=gt.uint8).tolist() == [255, 255]
     assert x.tolist() == [0, 0] and x.exponential_(2.0, generator=gt.Generator()).min() > 0

@@ -2,6 +2,7 @@
 
 from gt import _gt
 from gt._gt import Tensor
+from gt.composed.info import iinfo
 
 __all__ = ["logspace", "normal", "randint_like", "scalar_tensor"]
 
@@ -42,7 +43,12 @@ def normal(mean, std=1.0, size=None, *, generator=None, dtype=None, device=None)
 def randint_like(input, low, high=None, *, generator=None, dtype=None, device=None):
     """Random integers from `low` up to, not including, `high`, in the shape of `input`."""
     low, high = (0, low) if high is None else (low, high)
-    return _gt.randint(low, high, input.shape, device=device, generator=generator).to(dtype or input.dtype)
+    dtype = dtype or input.dtype
+    if not dtype.is_floating_point and dtype != _gt.bool:
+        limits = iinfo(dtype)
+        if low < limits.min or high - 1 > limits.max:
+            raise RuntimeError(f"randint_like: expected numbers that {dtype} has, got {low} up to {high - 1}")
+    return _gt.randint(low, high, input.shape, device=device, generator=generator).to(dtype)
 
 
 def scalar_tensor(s, *, dtype=None, device=None):
