@@ -93,6 +93,9 @@ def test_grad():
         gt.autograd.grad(z, other, retain_graph=True)
     assert gt.autograd.grad(z, other, retain_graph=True, allow_unused=True) == (None,)
     assert gt.autograd.grad(z, other, materialize_grads=True)[0].tolist() == [0]
+    for nothing in ([], ()):
+        with pytest.raises(RuntimeError, match="got none"):
+            gt.autograd.grad(z, nothing)
     middle = x * 2
     (g,) = gt.autograd.grad((middle**2).sum(), middle)
     check(g, 2 * middle.detach().numpy())
@@ -341,6 +344,40 @@ def test_function_errors():
 
     with pytest.raises(ZeroDivisionError, match="mine"):
         Raises.apply(leaf(2)).sum().backward()
+
+    class Saves(Wrong):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(None, 5)
+            return x * 2
+
+    with pytest.raises(TypeError, match="got int as argument 1"):
+        Saves.apply(leaf(2))
+
+    class Changes(gt.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.mark_dirty(x.mul_(2))
+            return x
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2
+
+    with pytest.raises(RuntimeError, match="leaf"):
+        Changes.apply(leaf(2))
+    x = leaf(2)
+    Changes.apply(x * 3).sum().backward()
+    assert x.grad.tolist() == [6, 6]
+
+
+def test_a_function_may_give_no_tensors():
+    class Counts(gt.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, many):
+            return (x.numel(), None) if many else x.numel()
+
+    assert Counts.apply(leaf(2), False) == 2 and Counts.apply(leaf(2), True) == (2, None)
 
 
 def test_nothing_stays_alive():

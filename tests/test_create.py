@@ -81,6 +81,38 @@ def test_bytes_are_taken_before_from_numpy_returns():
         assert t.sum().item() == n
 
 
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if d != "bfloat16"])
+def test_dlpack_there_and_back(dtype):
+    for shape in ((), (3,), (2, 3), (0, 2)):
+        x = (np.arange(np.prod(shape, dtype=int)) % 7).reshape(shape).astype(dtype)
+        check(gt.from_dlpack(x.T), x.T)
+        given = np.from_dlpack(gt.tensor(x).T)
+        assert given.dtype == x.dtype
+        np.testing.assert_array_equal(given, x.T)
+        if torch is not None:
+            check(gt.from_dlpack(torch.tensor(x)), x)
+            check(torch.from_dlpack(gt.tensor(x)), x)
+
+
+def test_dlpack_gives_a_copy_of_what_it_can():
+    x = gt.ones(2)
+    y = gt.from_dlpack(x)
+    y[0] = 5
+    assert x.tolist() == [5, 1] and x.__dlpack_device__() == (1, 0)
+    given = np.from_dlpack(x)
+    x.zero_()
+    assert given.tolist() == [5, 1]
+    for bad in (
+        lambda: np.from_dlpack(gt.ones(2, requires_grad=True)),
+        lambda: x.__dlpack__(copy=False),
+        lambda: x.__dlpack__(dl_device=(2, 0)),
+    ):
+        with pytest.raises(BufferError, match="__dlpack__"):
+            bad()
+    with pytest.raises(TypeError, match="from_dlpack"):
+        gt.from_dlpack([1, 2])
+
+
 def test_habits_of_the_prototype():
     assert gt.tensor([1, 2, 3], requires_grad=True).dtype is gt.float32
     assert gt.tensor([1, 2, 3]).dtype is gt.int64

@@ -188,6 +188,14 @@ def test_views_of_data_count_no_version():
     y.sum().backward()
 
 
+def test_shifts_write_in_place():
+    x = gt.tensor([1, 2, 3])
+    tail = x[1:]
+    tail <<= 3
+    x >>= 1
+    assert x.tolist() == [0, 8, 12] and tail.tolist() == [8, 12]
+
+
 def test_an_empty_part_of_a_part_with_steps():
     x = gt.zeros(4)
     x[::3][2:].fill_(1)

@@ -40,6 +40,9 @@ def test_results_go_where_out_says():
         gt.mul(x.requires_grad_(), 2, out=gt.zeros(2))
     with pytest.raises(RuntimeError, match="can't be cast"):
         gt.exp(x.detach(), out=gt.zeros(2, dtype=gt.int64))
+    assert gt.can_cast(gt.int8, gt.uint8) and not gt.can_cast(gt.int8, gt.bool)
+    narrow = gt.zeros(2, dtype=gt.int32)
+    assert gt.add(gt.tensor([3, 4]), 1, out=narrow).tolist() == [4, 5] and narrow.dtype == gt.int32
 
 
 def test_functions_that_write():

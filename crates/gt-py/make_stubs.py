@@ -104,10 +104,15 @@ def composed():
 
 def with_composed(text):
     """The stub with those methods at the end of the class Tensor."""
+    from gt.composed import METHODS
+
     start = text.index("class Tensor:")
     end = start + re.search(r"\n(?=[@\w])", text[start:]).start() + 1
     body = text[start:end]
     body = body[: body.index(MARK)] if MARK in body else body
+    for name in METHODS:
+        # What Python puts in a core method's place is told with the others.
+        body = re.sub(rf"    def {name}\(.*?\) -> [^\n]*: \.\.\.\n", "", body, flags=re.DOTALL)
     return text[:start] + body.rstrip() + "\n" + composed() + "\n" + text[end:]
 
 

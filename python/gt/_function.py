@@ -1,6 +1,6 @@
 """Methods of tensors as functions: `gt.exp(x)`, `gt.exp(input=x)`, `gt.exp(x, out=y)`."""
 
-from gt._gt import Tensor, is_grad_enabled, promote_types
+from gt._gt import Tensor, full, is_grad_enabled, result_type
 
 
 def _tracked(tensors):
@@ -18,9 +18,9 @@ def _put(name, out, result):
             f"{name}(): functions with out=... arguments don't support automatic differentiation, but one of the "
             "arguments requires grad: use the result instead, or gt.no_grad()"
         )
-    if promote_types(out.dtype, result.dtype) != out.dtype and not (
-        out.is_floating_point() and result.is_floating_point()
-    ):
+    from gt.composed.names import can_cast
+
+    if not can_cast(result.dtype, out.dtype):
         raise RuntimeError(f"{name}(): a result of {result.dtype} can't be cast to the type {out.dtype} of out")
     if out.shape == result.shape:
         return out.copy_(result)
@@ -37,14 +37,14 @@ def function(method, first="input"):
             try:
                 return method(*args)
             except TypeError:
-                _refuse(name, args, first)
-                raise
+                operands = _operands(name, args, first)
+                if operands is args:
+                    raise
+                return method(*operands)
         out = kwargs.pop("out", None)
         if not args and first in kwargs:
             args = (kwargs.pop(first),)
-        if args and first is not None and not isinstance(args[0], Tensor):
-            _refuse(name, args, first)
-        result = method(*args, **kwargs)
+        result = method(*_operands(name, args, first), **kwargs)
         return result if out is None else _put(name, out, result)
 
     call.__name__ = call.__qualname__ = name
@@ -54,7 +54,15 @@ def function(method, first="input"):
     return call
 
 
-def _refuse(name, args, first):
-    if first is not None and args and not isinstance(args[0], Tensor):
-        kind = type(args[0]).__name__
-        raise TypeError(f"{name}(): argument '{first}' (position 1) must be Tensor, not {kind}") from None
+# Functions of two operands of which the first may be the number.
+_NUMBER_FIRST = frozenset("add sub mul div floor_divide remainder bitwise_and bitwise_or bitwise_xor".split())
+
+
+def _operands(name, args, first):
+    """The arguments, the first of which must be a tensor: a number before one becomes a tensor of the result's type."""
+    if first is None or not args or isinstance(args[0], Tensor):
+        return args
+    if name in _NUMBER_FIRST and len(args) == 2 and isinstance(args[0], (int, float)) and isinstance(args[1], Tensor):
+        return full((), args[0], dtype=result_type(*args)), args[1]
+    kind = type(args[0]).__name__
+    raise TypeError(f"{name}(): argument '{first}' (position 1) must be Tensor, not {kind}") from None

@@ -69,14 +69,7 @@ def vector_norm(x, ord=2, dim=None, keepdim=False, *, dtype=None):
     dims = list(range(x.dim())) if dim is None else [dim] if isinstance(dim, int) else list(dim)
     if ord == 0:
         return (x != 0).to(x.dtype).sum(dims, keepdim=keepdim)
-    size = x.abs()
-    if ord == math.inf:
-        return size.amax(dims, keepdim=keepdim)
-    if ord == -math.inf:
-        return size.amin(dims, keepdim=keepdim)
-    if ord in (1, 2):
-        return x.norm(float(ord), dims, keepdim=keepdim)
-    return size.pow(ord).sum(dims, keepdim=keepdim).pow(1.0 / ord)
+    return x.norm(float(ord), dims, keepdim=keepdim)
 
 
 def matrix_norm(A, ord="fro", dim=(-2, -1), keepdim=False, *, dtype=None):

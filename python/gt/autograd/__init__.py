@@ -1,6 +1,9 @@
 """Automatic differentiation."""
 
-from gt._gt import Node, backward, grad
+import functools
+
+from gt import _gt
+from gt._gt import Node, backward
 from gt.autograd import functional
 from gt.autograd.function import Function, once_differentiable
 from gt.autograd.grad_mode import enable_grad, inference_mode, no_grad, set_grad_enabled
@@ -22,6 +25,13 @@ __all__ = [
     "set_detect_anomaly",
     "set_grad_enabled",
 ]
+
+
+@functools.wraps(_gt.grad)
+def grad(outputs, inputs, *args, **kwargs):
+    if isinstance(inputs, (list, tuple)) and not inputs:
+        raise RuntimeError("grad: expected inputs to differentiate with respect to, got none")
+    return _gt.grad(outputs, inputs, *args, **kwargs)
 
 
 class set_detect_anomaly:

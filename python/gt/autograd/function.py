@@ -18,6 +18,12 @@ class FunctionCtx:
 
     def save_for_backward(self, *tensors):
         """Keeps tensors for the backward pass; a change in place before it is an error there."""
+        for i, t in enumerate(tensors):
+            if t is not None and not isinstance(t, Tensor):
+                raise TypeError(
+                    f"save_for_backward: expected tensors, got {type(t).__name__} as argument {i}: keep it as an "
+                    "attribute of ctx"
+                )
         self._saved = tuple((t, None if t is None else t._version) for t in tensors)
 
     @property
@@ -98,6 +104,12 @@ class Function:
         results = list(result) if many else [result]
         at = [i for i, r in enumerate(results) if isinstance(r, Tensor)]
         outputs = [results[i] for i in at]
+        if not outputs:
+            return result
+        if any(t.requires_grad and t.is_leaf for t in ctx._dirty):
+            raise RuntimeError(
+                f"{cls.__name__}: a leaf tensor that requires grad has been used in an in-place operation"
+            )
         # Outputs kept for backward are kept as values: keeping the tensors would tie them to their own history.
         ctx._saved = tuple(
             (next((i for i, o in enumerate(outputs) if o is t and not _among(t, args)), t), v) for t, v in ctx._saved

@@ -1,8 +1,9 @@
 """Tensor functions that are short compositions of the core's. Those named in METHODS become methods of tensors."""
 
 from gt._gt import Tensor
-from gt.composed import create, names, pointwise, products, search, shape, stat
+from gt.composed import create, dlpack, names, pointwise, products, search, shape, stat
 from gt.composed.create import *  # noqa: F403
+from gt.composed.dlpack import *  # noqa: F403
 from gt.composed.names import *  # noqa: F403
 from gt.composed.pointwise import *  # noqa: F403
 from gt.composed.products import *  # noqa: F403
@@ -12,6 +13,7 @@ from gt.composed.stat import *  # noqa: F403
 
 __all__ = (
     create.__all__
+    + dlpack.__all__
     + names.__all__
     + pointwise.__all__
     + products.__all__
@@ -42,7 +44,7 @@ METHODS = {
     )
     for name in names.split()
 }
-METHODS.update({name: getattr(search, name) for name in search.METHODS}, **names.METHODS)
+METHODS.update({name: getattr(search, name) for name in search.METHODS}, **names.METHODS, **dlpack.METHODS)
 
 for _name, _function in METHODS.items():
     setattr(Tensor, _name, _function)
@@ -55,5 +57,5 @@ for _name, _function in inplace.METHODS.items():
     setattr(Tensor, _name, _function)
 for _name, _value in names.PROPERTIES.items():
     setattr(Tensor, _name, names.constant(_value))
-for _name, _function in pointwise.OPERATORS.items():
+for _name, _function in {**pointwise.OPERATORS, **inplace.OPERATORS}.items():
     setattr(Tensor, _name, _function)

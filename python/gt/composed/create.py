@@ -2,6 +2,7 @@
 
 from gt import _gt
 from gt._gt import Tensor
+from gt.composed.info import iinfo
 
 __all__ = ["logspace", "normal", "randint_like", "scalar_tensor"]
 
@@ -13,6 +14,8 @@ def multinomial(self, num_samples, replacement=False, *, generator=None):
 
 def bernoulli(self, p=None, *, generator=None):
     """Zeros and ones, ones with the given probabilities."""
+    if p is not None and not 0 <= p <= 1:
+        raise RuntimeError(f"bernoulli: expected p between 0 and 1, got {p}")
     return _gt.bernoulli(self if p is None else _gt.full_like(self, p), generator=generator)
 
 
@@ -27,6 +30,8 @@ def logspace(start, end, steps, base=10.0, *, dtype=None, device=None, requires_
 
 def normal(mean, std=1.0, size=None, *, generator=None, dtype=None, device=None):
     """Normal random numbers with the given means and deviations."""
+    if not isinstance(std, Tensor) and not std >= 0:
+        raise RuntimeError(f"normal: expected std to be 0 or more, got {std}")
     if size is not None:
         return _gt.randn(size, dtype=dtype, device=device, generator=generator) * std + mean
     if isinstance(mean, Tensor) and isinstance(std, Tensor):
@@ -38,7 +43,12 @@ def normal(mean, std=1.0, size=None, *, generator=None, dtype=None, device=None)
 def randint_like(input, low, high=None, *, generator=None, dtype=None, device=None):
     """Random integers from `low` up to, not including, `high`, in the shape of `input`."""
     low, high = (0, low) if high is None else (low, high)
-    return _gt.randint(low, high, input.shape, device=device, generator=generator).to(dtype or input.dtype)
+    dtype = dtype or input.dtype
+    if not dtype.is_floating_point and dtype != _gt.bool:
+        limits = iinfo(dtype)
+        if low < limits.min or high - 1 > limits.max:
+            raise RuntimeError(f"randint_like: expected numbers that {dtype} has, got {low} up to {high - 1}")
+    return _gt.randint(low, high, input.shape, device=device, generator=generator).to(dtype)
 
 
 def scalar_tensor(s, *, dtype=None, device=None):

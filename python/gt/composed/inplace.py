@@ -25,14 +25,19 @@ METHODS = {f"{name}_": _written_back(name) for name in _NAMES.split() if not has
 
 def scatter_(self, dim, index, src=None, *, value=None, reduce=None):
     """Writes elements, or a number, at the indices; with `reduce`, adds or multiplies them there."""
-    src = value if src is None else src
     if reduce is None:
-        return self._scatter_(dim, index, src)
+        return self._scatter_(dim, index, value if src is None else src)
     if reduce not in ("add", "multiply"):
         raise RuntimeError(f"scatter_: expected reduce to be add or multiply, got {reduce!r}")
-    if not isinstance(src, Tensor):
-        src = self.new_full(tuple(index.shape), src)
-    return self.scatter_reduce_(dim, index, src, "sum" if reduce == "add" else "prod")
+    return self.copy_(self.clone().scatter(dim, index, src, value=value, reduce=reduce))
+
+
+_core_index_put_ = Tensor.index_put_
+
+
+def index_put_(self, indices, values, accumulate=False):
+    """Writes values at the indices, of which there is a tensor for each dimension; or adds them there."""
+    return _core_index_put_(self, tuple(indices), values, accumulate)
 
 
 def _drawn(draw):
@@ -47,6 +52,20 @@ def _drawn(draw):
     method.__name__ = method.__qualname__ = draw.__name__
     method.__doc__ = draw.__doc__
     return method
+
+
+def _positive(name, what, number):
+    if not number > 0:
+        raise RuntimeError(f"{name}: expected {what} above 0, got {number}")
+
+
+_core_exponential_ = Tensor.exponential_
+
+
+def exponential_(self, lambd=1.0, *, generator=None):
+    """Waiting times at a rate."""
+    _positive("exponential_", "lambd", lambd)
+    return _core_exponential_(self, lambd, generator=generator)
 
 
 def _uniform(self, generator):
@@ -70,6 +89,7 @@ def log_normal_(self, generator, mean=1.0, std=2.0):
     """Numbers whose logarithms are normal."""
     import gt
 
+    _positive("log_normal_", "std", std)
     return gt.empty(self.shape, dtype=gt.float64).normal_(mean, std, generator=generator).exp()
 
 
@@ -78,7 +98,18 @@ def cauchy_(self, generator, median=0.0, sigma=1.0):
     """Numbers of the Cauchy distribution."""
     import math
 
+    _positive("cauchy_", "sigma", sigma)
     return (math.pi * (_uniform(self, generator) - 0.5)).tan() * sigma + median
 
 
-METHODS.update(scatter_=scatter_, geometric_=geometric_, log_normal_=log_normal_, cauchy_=cauchy_)
+METHODS.update(
+    scatter_=scatter_,
+    index_put_=index_put_,
+    exponential_=exponential_,
+    geometric_=geometric_,
+    log_normal_=log_normal_,
+    cauchy_=cauchy_,
+)
+
+# Python's assignments that write here.
+OPERATORS = {"__ilshift__": METHODS["bitwise_left_shift_"], "__irshift__": METHODS["bitwise_right_shift_"]}

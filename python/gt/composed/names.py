@@ -71,7 +71,7 @@ def _kind(dtype):
 
 def can_cast(from_, to):
     """Whether results of one type may be written into tensors of another."""
-    return _kind(from_) <= _kind(to) and not (from_.is_signed and _kind(to) == 1 and not to.is_signed)
+    return _kind(from_) <= _kind(to)
 
 
 def is_complex(input):

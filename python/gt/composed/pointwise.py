@@ -153,28 +153,36 @@ def xlogy(input, other):
     dtype = _gt.result_type(input, other)
     dtype = dtype if dtype.is_floating_point else _gt.get_default_dtype()
     x, y = (t.to(dtype) if isinstance(t, Tensor) else _gt.full((), t, dtype=dtype) for t in (input, other))
-    zero = (x == 0) & ~y.isnan()
-    return x * _gt.where(zero, 1.0, y).log()
+    # Only logarithms that are not finite are hidden: the others are the slope at zero.
+    hidden = (x == 0) & ((y <= 0) | y.isinf())
+    return x * _gt.where(hidden, 1.0, y).log()
 
 
 def asinh(input):
     """The inverse of `sinh`."""
+    if input.dtype == _gt.float16:
+        return asinh(input.float()).to(input.dtype)
     x = _float(input)
-    size = x.abs()
+    negative = signbit(x)
+    size = _gt.where(negative, -x, x)
     # Squares of large numbers overflow, where the logarithm of twice the number is as good.
-    large = size > 1e4
-    near = _gt.where(large, 1.0, size)
+    large = size > 1e8
+    near, far = _gt.where(large, 1.0, size), _gt.where(large, size, 1.0)
     small = (near + near * near / (1 + (near * near + 1).sqrt())).log1p()
-    return _gt.where(large, size.log() + math.log(2), small) * x.sign()
+    out = _gt.where(large, far.log() + math.log(2), small)
+    return _gt.where(negative, -out, out)
 
 
 def acosh(input):
     """The inverse of `cosh` on numbers from 1."""
+    if input.dtype == _gt.float16:
+        return acosh(input.float()).to(input.dtype)
     x = _float(input)
-    large = x > 1e4
-    near = _gt.where(large, 2.0, x)
+    large = x > 1e8
+    near, far = _gt.where(large, 2.0, x), _gt.where(large, x, 2.0)
     less = near - 1
-    return _gt.where(large, x.log() + math.log(2), (less + (less * (near + 1)).sqrt()).log1p())
+    # Two roots: below 1 either is NaN, and at 1 the slope is infinite.
+    return _gt.where(large, far.log() + math.log(2), (less + less.sqrt() * (near + 1).sqrt()).log1p())
 
 
 def atanh(input):
@@ -186,33 +194,33 @@ def atanh(input):
 arcsinh, arccosh, arctanh = asinh, acosh, atanh
 
 
-def _whole(name, *operands):
-    for x in operands:
-        if isinstance(x, float) or (isinstance(x, Tensor) and (x.is_floating_point() or x.dtype == _gt.bool)):
-            raise RuntimeError(f"{name}: expected integers, got {getattr(x, 'dtype', 'float')}")
-
-
-def _power_of_two(places):
-    return _gt.pow(2, places.long()) if isinstance(places, Tensor) else 2**places
+def _shifted(name, input, other):
+    """Both operands in the type of their result, and the bits of that type."""
+    dtype = _gt.result_type(input, other)
+    if dtype.is_floating_point or dtype == _gt.bool:
+        raise RuntimeError(f"{name}: expected integers, got {dtype}")
+    x, places = (t if isinstance(t, Tensor) else _gt.tensor(t) for t in (input, other))
+    return x.to(dtype), places.to(dtype), 8 * dtype.itemsize
 
 
 def bitwise_left_shift(input, other):
     """Bits moved up by `other` places."""
-    _whole("bitwise_left_shift", input, other)
-    dtype = _gt.result_type(input, other)
-    return (input * _power_of_two(other)).to(dtype)
+    x, places, bits = _shifted("bitwise_left_shift", input, other)
+    inside = (places >= 0) & (places < bits)
+    return _gt.where(inside, x * _gt.pow(2, _gt.where(inside, places, 0)), 0)
 
 
 def bitwise_right_shift(input, other):
     """Bits moved down by `other` places; the sign stays."""
-    _whole("bitwise_right_shift", input, other)
-    dtype = _gt.result_type(input, other)
-    return (input // _power_of_two(other)).to(dtype)
+    x, places, bits = _shifted("bitwise_right_shift", input, other)
+    # The highest power of a signed type is its lowest number: what is moved so far has its sign left.
+    inside = (places >= 0) & (places < bits - x.is_signed())
+    return _gt.where(inside, x // _gt.pow(2, _gt.where(inside, places, 0)), -(x < 0).to(x.dtype))
 
 
 def threshold(input, threshold, value):
     """`value` where the input is not above the threshold."""
-    return input.masked_fill(~(input > threshold), value)
+    return input.masked_fill(input <= threshold, value)
 
 
 def isposinf(input):
@@ -229,7 +237,10 @@ def isreal(input):
 
 def ldexp(input, other):
     """`input * 2**other`."""
-    return input * _gt.pow(2.0, other)
+    input, other = _pair("ldexp", input, other)
+    # In two steps, of which neither overflows where the result does not.
+    half = (other / 2).trunc()
+    return input * _gt.pow(2.0, half) * _gt.pow(2.0, other - half)
 
 
 def float_power(input, exponent):
@@ -242,6 +253,6 @@ def float_power(input, exponent):
 OPERATORS = {
     "__lshift__": bitwise_left_shift,
     "__rshift__": bitwise_right_shift,
-    "__rlshift__": lambda self, other: bitwise_left_shift(self * 0 + other, self),
-    "__rrshift__": lambda self, other: bitwise_right_shift(self * 0 + other, self),
+    "__rlshift__": lambda self, other: bitwise_left_shift(other, self),
+    "__rrshift__": lambda self, other: bitwise_right_shift(other, self),
 }

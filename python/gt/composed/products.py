@@ -1,5 +1,7 @@
 """Products of vectors and matrices."""
 
+from string import ascii_letters
+
 from gt import _gt
 from gt._gt import Tensor
 
@@ -22,7 +24,11 @@ vdot = Tensor.dot
 
 
 def _letters(places):
-    return "".join("..." if n is Ellipsis else chr(ord("a") + n if n < 26 else ord("A") + n - 26) for n in places)
+    for n in places:
+        if n is not Ellipsis and not 0 <= n < 52:
+            raise ValueError(f"einsum: expected indices within the range [0, 52), got {n}")
+    # In the order of the alphabet, in which a result without indices of its own has its dimensions.
+    return "".join("..." if n is Ellipsis else ascii_letters[(n + 26) % 52] for n in places)
 
 
 def einsum(equation, *operands):

@@ -3,6 +3,7 @@
 from collections import namedtuple
 
 from gt import _gt
+from gt._function import function
 from gt._gt import Tensor
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "pdist",
     "quantile",
     "repeat_interleave",
+    "scatter",
     "scatter_reduce",
     "searchsorted",
     "unique",
@@ -35,9 +37,16 @@ def _numbers(data, like):
 
 def searchsorted(sorted_sequence, input, *, out_int32=False, right=False, side=None, sorter=None):
     """Where each number would stand in a sorted row, so that it stays sorted: before its equals, or after them."""
+    if side not in (None, "left", "right") or (right and side == "left"):
+        raise RuntimeError(f"searchsorted: expected side to be left or right, and to agree with right, got {side!r}")
     after = right or side == "right"
     rows = sorted_sequence if sorter is None else sorted_sequence.gather(-1, sorter)
     x = _numbers(input, rows)
+    if rows.dim() == 0 or (rows.dim() > 1 and (x.dim() == 0 or rows.shape[:-1] != x.shape[:-1])):
+        raise RuntimeError(
+            "searchsorted: expected a sorted vector, or rows for all but the last dimension of what is looked up, got "
+            f"{list(rows.shape)} and {list(x.shape)}"
+        )
     rows = rows.unsqueeze(-2) if rows.dim() > 1 else rows
     before = rows <= x.unsqueeze(-1) if after else rows < x.unsqueeze(-1)
     if rows.is_floating_point():
@@ -48,6 +57,8 @@ def searchsorted(sorted_sequence, input, *, out_int32=False, right=False, side=N
 
 def bucketize(input, boundaries, *, out_int32=False, right=False):
     """The interval between boundaries that each number lies in."""
+    if boundaries.dim() != 1:
+        raise RuntimeError(f"bucketize: expected a vector of boundaries, got {boundaries.dim()} dimensions")
     return searchsorted(boundaries, input, out_int32=out_int32, right=right)
 
 
@@ -104,6 +115,8 @@ def nanquantile(input, q, dim=None, keepdim=False, *, interpolation="linear"):
 
 def nanmedian(input, dim=None, keepdim=False):
     """The median of what is not NaN; the lower of two."""
+    if dim is None and not input.numel():
+        return input.median()
     x = input.reshape(-1) if dim is None else input
     along = 0 if dim is None else dim
     values, order = x.sort(along)
@@ -116,6 +129,8 @@ def nanmedian(input, dim=None, keepdim=False):
 
 def mode(input, dim=-1, keepdim=False):
     """The value that occurs most often along a dimension, the smallest of several, and where it stands last."""
+    if input.dim() == 0:
+        return Found(input.clone(), _gt.zeros((), dtype=_gt.int64))
     x = input.movedim(dim, -1)
     equal = x.unsqueeze(-1) == x.unsqueeze(-2)
     count = equal.sum(-1)
@@ -178,9 +193,8 @@ def _host_unique(rows, consecutive):
     import numpy as np
 
     if consecutive:
-        flat = rows.reshape(len(rows), -1)
         starts = np.ones(len(rows), dtype=bool)
-        starts[1:] = (flat[1:] != flat[:-1]).any(1)
+        starts[1:] = (rows[1:] != rows[:-1]).any(tuple(range(1, rows.ndim)))
         inverse = np.cumsum(starts) - 1
         first = np.flatnonzero(starts)
         return first, inverse, np.diff(np.append(first, len(rows)))
@@ -190,6 +204,8 @@ def _host_unique(rows, consecutive):
 
 def _grouped(input, dim, consecutive, return_inverse, return_counts):
     x = input.reshape(-1) if dim is None else input.movedim(dim, 0)
+    if 0 in x.shape[1:]:
+        raise RuntimeError(f"unique: expected slices with elements along dim {dim}, got {list(input.shape)}")
     host = x.detach()
     host = (host.float() if host.dtype == _gt.bfloat16 else host).numpy()
     first, inverse, counts = _host_unique(host, consecutive)
@@ -271,6 +287,20 @@ def _extreme(input, dim, index, src, largest, include_self):
     return value + (parts - parts.detach()) if parts.requires_grad else value
 
 
+_core_scatter = Tensor.scatter
+
+
+@function
+def scatter(input, dim, index, src=None, *, value=None, reduce=None):
+    """A copy with elements, or a number, at the indices; with `reduce`, added to or multiplied with what is there."""
+    src = value if src is None else src
+    if reduce not in ("add", "multiply"):
+        return _core_scatter(input, dim, index, src, reduce=reduce)
+    if not isinstance(src, Tensor):
+        src = input.new_full(tuple(index.shape), src)
+    return scatter_reduce(input, dim, index, src, "sum" if reduce == "add" else "prod")
+
+
 def scatter_reduce(input, dim, index, src, reduce, *, include_self=True):
     """Joins elements of `src` to those at the indices: their sum, mean, largest, smallest or product."""
     part = src[tuple(slice(0, n) for n in index.shape)]
@@ -331,6 +361,13 @@ def combinations(input, r=2, with_replacement=False):
     """All choices of `r` elements, one a row."""
     import itertools
 
+    if input.dim() != 1 or r < 0:
+        raise RuntimeError(
+            f"combinations: expected a vector and a number that is not negative, got {list(input.shape)} and {r}"
+        )
+    if r == 0:
+        return input.new_zeros(0)
+
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     places = list(choose(range(input.numel()), r))
     return input[_gt.tensor(places)] if places else input.new_zeros(0, r)
@@ -344,6 +381,6 @@ def vander(x, N=None, increasing=False):
 
 
 METHODS = (
-    "cummax cummin logcumsumexp mode nanmedian nanquantile quantile repeat_interleave scatter_reduce unique "
+    "cummax cummin logcumsumexp mode nanmedian nanquantile quantile repeat_interleave scatter scatter_reduce unique "
     "unique_consecutive"
 ).split()

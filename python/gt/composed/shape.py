@@ -216,6 +216,8 @@ def fill_diagonal_(self, fill_value, wrap=False):
 
 def rot90(input, k=1, dims=(0, 1)):
     """Turned by 90 degrees, `k` times, from the first towards the second dimension."""
+    if len(dims) != 2 or input.dim() < 2 or (dims[0] - dims[1]) % input.dim() == 0:
+        raise RuntimeError(f"rot90: expected two different dimensions, got {tuple(dims)} of {input.dim()}")
     a, b = dims
     k %= 4
     if k == 0:

@@ -1,5 +1,6 @@
 """Statistics and sums."""
 
+import math
 from collections import namedtuple
 
 from gt import _gt
@@ -118,6 +119,7 @@ def cov(input, *, correction=1, fweights=None, aweights=None):
     scale = count - correction
     if aweights is not None and correction:
         scale = count - correction * (weights * aweights).sum() / count
+    scale = scale.clamp(min=0) if isinstance(scale, Tensor) else max(scale, 0)
     product = (centred if weights is None else centred * weights) @ centred.T / scale
     return product.squeeze()
 
@@ -148,8 +150,12 @@ def bincount(input, weights=None, minlength=0):
 def histc(input, bins=100, min=0, max=0):
     """How many elements fall into each of `bins` equal parts of [min, max]; of the whole range if both are equal."""
     x = input.reshape(-1)
-    if min == max:
+    if bins < 1 or max < min:
+        raise RuntimeError(f"histc: expected bins above 0 and max not below min, got {bins}, {max} and {min}")
+    if min == max and x.numel():
         min, max = x.min().item(), x.max().item()
+    if not (math.isfinite(min) and math.isfinite(max)):
+        raise RuntimeError(f"histc: expected a finite range, got [{min}, {max}]")
     if min == max:
         min, max = min - 1, max + 1
     inside = (x >= min) & (x <= max)

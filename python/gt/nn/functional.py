@@ -158,7 +158,8 @@ def selu(input):
 
 @_also_in_place
 def celu(input, alpha=1.0):
-    return input.clamp(min=0) + (alpha * (input / alpha).expm1()).clamp(max=0)
+    positive = input > 0
+    return _gt.where(positive, input, alpha * (input.masked_fill(positive, 0) / alpha).expm1())
 
 
 def mse_loss(input, target, size_average=None, reduce=None, reduction="mean", weight=None):
@@ -204,7 +205,7 @@ def hardshrink(input, lambd=0.5):
 
 @_also_in_place
 def threshold(input, threshold, value):
-    return input.masked_fill(~(input > threshold), value)
+    return input.masked_fill(input <= threshold, value)
 
 
 def softmin(input, dim=None, dtype=None):
@@ -293,9 +294,15 @@ def pad(input, pad, mode="constant", value=None):
         return input.pad(pad, mode, value)
     if mode not in ("reflect", "replicate", "circular"):
         raise NotImplementedError(f"pad: expected constant, reflect, replicate or circular, got {mode!r}")
+    if value:
+        raise RuntimeError(f"pad: {mode!r} takes no value, got {value}")
     for i in range(len(pad) // 2):
         before, after = pad[2 * i : 2 * i + 2]
         dim = input.dim() - 1 - i
+        if mode == "circular" and min(before, after) < 0:
+            # What is cut off does not come back at the other end.
+            input = input.narrow(dim, max(0, -before), input.shape[dim] + min(before, 0) + min(after, 0))
+            before, after = max(before, 0), max(after, 0)
         length = input.shape[dim]
         most = length - 1 if mode == "reflect" else length
         if mode != "replicate" and max(before, after) > most:
