@@ -68,7 +68,7 @@ class Sequential(_Row):
             self.add_module(str(name), module)
 
     def forward(self, input):
-        for module in self._modules.values():
+        for module in self.__dict__["_modules"].values():
             input = module(input)
         return input
 
