@@ -1,5 +1,7 @@
 """Hooks of modules: where they are registered, and calls that run them."""
 
+import warnings
+
 from gt.nn.taps import BackwardTaps
 from gt.signal.modules import signals as _signals
 
@@ -24,30 +26,48 @@ class Hooked:
         return self._call_with_hooks(args, kwargs)
 
     def _call_with_hooks(self, args, kwargs):
-        for hook, marks in self._forward_pre_hooks.marked():
-            changed = hook(self, args, kwargs) if marks["with_kwargs"] else hook(self, args)
-            if changed is not None:
-                if marks["with_kwargs"]:
-                    args, kwargs = changed
-                else:
-                    args = changed if isinstance(changed, tuple) else (changed,)
-        taps = BackwardTaps(self) if self._backward_hooks or self._backward_pre_hooks else None
-        if taps:
-            args = taps.inputs(args)
-        result, done = None, set()
+        result, called = None, set()
         try:
+            for _, hook, marks in self._forward_pre_hooks.marked():
+                if not marks["with_kwargs"]:
+                    changed = hook(self, args)
+                    if changed is not None:
+                        args = changed if isinstance(changed, tuple) else (changed,)
+                    continue
+                changed = hook(self, args, kwargs)
+                if changed is not None:
+                    if not isinstance(changed, tuple) or len(changed) != 2:
+                        raise RuntimeError(
+                            "forward pre-hook must return None or a tuple of (new_args, new_kwargs), but got "
+                            f"{changed}."
+                        )
+                    args, kwargs = changed
+            taps = BackwardTaps(self) if self._backward_hooks or self._backward_pre_hooks else None
+            if taps:
+                args = taps.inputs(args)
             result = self.forward(*args, **kwargs)
-            for hook, marks in self._forward_hooks.marked():
-                done.add(hook)
+            for number, hook, marks in self._forward_hooks.marked():
+                called.add(number)
                 changed = hook(self, args, kwargs, result) if marks["with_kwargs"] else hook(self, args, result)
                 if changed is not None:
                     result = changed
+            return taps.outputs(result) if taps else result
         except Exception:
-            for hook, marks in self._forward_hooks.marked():
-                if marks["always_call"] and hook not in done:
-                    hook(self, args, kwargs, result) if marks["with_kwargs"] else hook(self, args, result)
+            for number, hook, marks in self._forward_hooks.marked():
+                if marks["always_call"] and number not in called:
+                    self._call_nonetheless(hook, marks, args, kwargs, result)
             raise
-        return taps.outputs(result) if taps else result
+
+    def _call_nonetheless(self, hook, marks, args, kwargs, result):
+        """Calls a forward hook after an error, which stays the one that is raised."""
+        try:
+            hook(self, args, kwargs, result) if marks["with_kwargs"] else hook(self, args, result)
+        except Exception as error:
+            warnings.warn(
+                "module forward hook with ``always_call=True`` raised an exception that was silenced as another error "
+                f"was raised in forward: {error}",
+                stacklevel=4,
+            )
 
     def _hook(self, kind, hook, first=False, **marks):
         self._hooked = True
