@@ -1,5 +1,7 @@
 """Own optimizers and schedulers, their hooks, and groups that ask for more than the usual: as in PyTorch."""
 
+import warnings
+
 import pytest
 from helpers import torch
 
@@ -117,6 +119,46 @@ def test_betas_of_a_group_may_be_a_list(library, kind):
     optimizer = getattr(library.optim, kind)([{"params": [p], "betas": [0.5, 0.75]}], lr=0.5)
     optimizer.step()
     assert p.item() < 1
+
+
+@each_library
+def test_own_schedulers_may_ask_who_calls(library):
+    class Halving(library.optim.lr_scheduler.LRScheduler):
+        def get_lr(self):
+            if not self._get_lr_called_within_step:
+                raise RuntimeError("outside")
+            return [base / self._step_count for base in self.base_lrs]
+
+    optimizer = library.optim.SGD([parameter(library)], lr=1.0)
+    schedule = Halving(optimizer)
+    optimizer.step()
+    schedule.step()
+    assert schedule.get_last_lr() == [0.5] and schedule.state_dict()["_step_count"] == 2
+    with pytest.raises(RuntimeError, match="outside"):
+        schedule.get_lr()
+
+
+@each_library
+def test_a_schedule_before_the_first_step_warns(library):
+    for make in (lambda p: library.optim.SGD([p], lr=1.0), lambda p: own(library, p)):
+        p = parameter(library)
+        optimizer = make(p)
+        schedule = library.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        with pytest.warns(UserWarning, match=r"`lr_scheduler.step\(\)` before `optimizer.step\(\)`"):
+            schedule.step()
+        optimizer = make(p)
+        schedule = library.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        optimizer.step()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            schedule.step()
+            schedule.step()
+
+
+@each_library
+def test_a_loss_that_broadcasts_warns(library):
+    with pytest.warns(UserWarning, match=r"target size \(.*3\].*\) that is different to the input size"):
+        library.nn.functional.mse_loss(library.ones(3, 1), library.ones(3))
 
 
 @pytest.mark.skipif(torch is None, reason="PyTorch is not installed")

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import warnings
 
 from gt import _gt
 from gt._function import function
@@ -165,6 +166,12 @@ def mse_loss(input, target, size_average=None, reduce=None, reduction="mean", we
     """The square of the difference; with weights, the mean is by their sum."""
     if size_average is not None or reduce is not None:
         reduction = "none" if reduce is False else "sum" if size_average is False else "mean"
+    if input.shape != target.shape:
+        warnings.warn(
+            f"Using a target size ({target.shape}) that is different to the input size ({input.shape}). This will "
+            "likely lead to incorrect results due to broadcasting. Please ensure they have the same size.",
+            stacklevel=2,
+        )
     if weight is None:
         return _gt.mse_loss(input, target, reduction=reduction)
     if tuple(weight.shape) != tuple(input.shape):
