@@ -3,7 +3,10 @@
 `train.py --pytorch` and `generate.py --pytorch` set the variable before they import the model.
 """
 
+import argparse
+import math
 import os
+import pathlib
 import sys
 
 PYTORCH = os.environ.get("GT_EXAMPLE_FRAMEWORK", "gt") == "pytorch"
@@ -34,11 +37,29 @@ def __getattr__(name):
 DTYPES = ["float32", "bfloat16", "float16", "float64"]
 
 
-def positive(text):
-    """A number of the command line that is at least 1."""
-    if int(text) < 1:
-        raise ValueError
-    return int(text)
+def _checked(kind, fits, expected):
+    """A number of the command line that fits."""
+
+    def read(text):
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not fits(value):
+            raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+        return value
+
+    return read
+
+
+positive = _checked(int, lambda n: n >= 1, "a whole number from 1 on")
+count = _checked(int, lambda n: n >= 0, "a whole number from 0 on")
+amount = _checked(float, lambda x: 0 <= x < math.inf, "a number from 0 on")
+above_zero = _checked(float, lambda x: 0 < x < math.inf, "a number above 0")
+share = _checked(float, lambda x: 0 <= x <= 1, "a number from 0 to 1")
+share_above_zero = _checked(float, lambda x: 0 < x <= 1, "a number above 0 and at most 1")
+existing_file = _checked(pathlib.Path, pathlib.Path.is_file, "a file")
+model_folder = _checked(pathlib.Path, lambda path: (path / "config.json").is_file(), "a folder with config.json")
 
 
 def use_gpu():

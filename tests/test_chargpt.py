@@ -1,5 +1,6 @@
 """The char-GPT example: it learns, it draws, and it is the same on PyTorch."""
 
+import importlib.util
 import os
 import pathlib
 import subprocess
@@ -20,6 +21,37 @@ def run(*args):
     assert done.returncode == 0, done.stderr
     loss = float(done.stdout.split("mean loss of the last 20: ")[1].split()[0])
     return loss, done.stdout
+
+
+@pytest.mark.parametrize(
+    "option,value",
+    [
+        ("--steps", "-1"),
+        ("--minutes", "-1"),
+        ("--minutes", "0"),
+        ("--minutes", "nan"),
+        ("--temperature", "0"),
+        ("--temperature", "-1"),
+        ("--lr", "inf"),
+        ("--dropout", "2"),
+        ("--seed", "-1"),
+        ("--characters", "-1"),
+        ("--text", "/no/such/file"),
+    ],
+)
+def test_wrong_arguments_are_told_of(option, value, capsys):
+    spec = importlib.util.spec_from_file_location("chargpt_train", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with pytest.raises(SystemExit, match="2"):
+        module.main([option, value])
+    assert option in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.local_only
+def test_a_moment_is_one_step():
+    _, text = run("--minutes", "1e-9", "--characters", "1")
+    assert "1 steps, mean loss" in text
 
 
 @pytest.mark.local_only

@@ -300,7 +300,7 @@ def test_extra_state_and_load_hooks():
     with pytest.raises(RuntimeError, match='Missing key.*"0._extra_state"'):
         other.load_state_dict(state)
     plain = nn.Linear(1, 1)
-    plain.register_state_dict_post_hook(lambda m, state, prefix, _: state.pop(prefix + "bias"))
+    plain.register_state_dict_post_hook(lambda m, state, prefix, about: state.__delitem__(prefix + "bias"))
     assert list(nn.Sequential(plain).state_dict()) == ["0.weight"]
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import importlib.util
+import json
 import os
 import pathlib
 import subprocess
@@ -10,7 +11,7 @@ import sys
 
 import numpy as np
 import pytest
-from helpers import needs_torch, torch
+from helpers import check, needs_torch, torch
 
 import gt
 
@@ -210,9 +211,128 @@ def test_config_refuses_what_it_cannot_do(qwen3, tmp_path):
     path.write_text('{"hidden_size": 8, "num_attention_heads": 2, "rope_scaling": {"rope_type": "yarn"}}')
     with pytest.raises(ValueError, match="yarn"):
         qwen3.config.Config.from_json(path)
+    path.write_text('{"rope_scaling": {"factor": 2.0}}')
+    with pytest.raises(ValueError, match="factor"):
+        qwen3.config.Config.from_json(path)
+    path.write_text('{"use_sliding_window": true, "num_hidden_layers": 29}')
+    with pytest.raises(ValueError, match="sliding windows"):
+        qwen3.config.Config.from_json(path)
     path.write_text('{"hidden_size": 8, "num_attention_heads": 2, "rope_parameters": {"rope_theta": 7.0}}')
     config = qwen3.config.Config.from_json(path)
-    assert config.head_dim == 4 and config.rope_theta == 7.0
+    assert config.head_dim == 128 and config.rope_theta == 7.0
+
+
+@needs_transformers
+@pytest.mark.parametrize("text", ["{}", '{"num_attention_heads": 16, "num_key_value_heads": null}'])
+def test_config_has_hugging_faces_defaults(qwen3, text, tmp_path):
+    from transformers import Qwen3Config
+
+    (tmp_path / "config.json").write_text(text)
+    mine, right = qwen3.config.Config.from_json(tmp_path / "config.json"), Qwen3Config.from_pretrained(tmp_path)
+    theirs = {**right.to_dict(), "torch_dtype": "float32"}
+    theirs["rope_theta"] = right.rope_parameters["rope_theta"]
+    assert dataclasses.asdict(mine) == {name: theirs[name] for name in dataclasses.asdict(mine)}
+
+
+def test_config_reads_what_says_nothing(qwen3, tmp_path):
+    path = tmp_path / "config.json"
+    for said in (
+        {"dtype": None, "torch_dtype": None},
+        {"num_key_value_heads": None, "rope_scaling": None, "rope_theta": None},
+        {"use_sliding_window": True, "max_window_layers": 32},
+        {"use_sliding_window": True, "sliding_window": None, "max_window_layers": 1},
+        {"use_sliding_window": True, "max_window_layers": 1, "layer_types": ["full_attention"] * 32},
+        {"hidden_act": "swish"},
+    ):
+        path.write_text(json.dumps(said))
+        assert qwen3.config.Config.from_json(path) == qwen3.config.Config()
+    path.write_text('{"dtype": "bfloat16", "torch_dtype": "float16"}')
+    assert qwen3.config.Config.from_json(path).torch_dtype == "bfloat16"
+
+
+def test_weights_come_from_the_right_files(qwen3, tmp_path):
+    model = qwen3.tiny(num_hidden_layers=1)
+    qwen3.weights.save(model, tmp_path)
+    state = gt.load(tmp_path / "model.safetensors")
+    gt.save({name: t * 0 for name, t in state.items()}, tmp_path / "zzz_old.safetensors")
+
+    def same(folder):
+        for (name, p), q in zip(qwen3.weights.load(folder).named_parameters(), model.parameters()):
+            np.testing.assert_array_equal(p.detach().numpy(), q.detach().numpy(), err_msg=name)
+
+    same(tmp_path)
+    # In parts that the index names, with angles that older files keep.
+    (tmp_path / "model.safetensors").unlink()
+    names, half = list(state), len(state) // 2
+    state["model.layers.0.self_attn.rotary_emb.inv_freq"] = gt.ones(8)
+    parts = {"a.safetensors": names[:half], "b.safetensors": [*names[half:], list(state)[-1]]}
+    for file, inside in parts.items():
+        gt.save({name: state[name] for name in inside}, tmp_path / file)
+    places = {name: file for file, inside in parts.items() for name in inside}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    same(tmp_path)
+    # The decoder alone.
+    bare = {name.removeprefix("model."): state[name] for name in names}
+    gt.save(bare, tmp_path / "model.safetensors")
+    same(tmp_path)
+
+
+@needs_torch
+def test_goes_on_after_the_positions_it_was_made_for(qwen3):
+    short, long = qwen3.tiny(max_position_embeddings=10).eval(), qwen3.tiny(max_position_embeddings=64).eval()
+    long.load_state_dict(short.state_dict())
+    ids = gt.from_numpy(ids_of((1, 5)))
+    assert list(qwen3.generate.generate(short, ids, 30)) == list(qwen3.generate.generate(long, ids, 30))
+    assert short.model.rotary.cos.shape[0] == 40
+    short.bfloat16()
+    whole = gt.from_numpy(ids_of((1, 90)))
+    assert short(whole).dtype is gt.bfloat16 and short.model.rotary.cos.dtype is gt.bfloat16
+    # The same file on PyTorch.
+    theirs = Example(pytorch=True).tiny(max_position_embeddings=10)
+    mine = copy_into(qwen3.tiny(max_position_embeddings=10), theirs.state_dict())
+    right = theirs(torch.from_numpy(ids_of((1, 30))))
+    check(mine(gt.from_numpy(ids_of((1, 30)))), right, (1e-3, 1e-5))
+
+
+class Bytes:
+    """Text of which a character may take several ids, as tokenizers of bytes have it."""
+
+    def decode(self, ids):
+        return bytes(ids).decode(errors="replace")
+
+
+def test_characters_of_several_tokens_come_whole(qwen3):
+    reader = qwen3.weights.Reader(Bytes())
+    pieces = [reader.add(i) for i in "aé中z".encode() + "€".encode()[:2]]
+    assert pieces == ["a", "", "é", "", "", "中", "z", "", ""]
+    assert reader.rest() == "\ufffd"
+
+
+WRONG = [
+    ("train", "--steps", "-1"),
+    ("train", "--lr", "-1"),
+    ("train", "--lr", "nan"),
+    ("train", "--seed", "-1"),
+    ("train", "--data", "/no/such/file"),
+    ("train", "--model", "/no/such/folder"),
+    ("train", "--save", "/dev/null/folder"),
+    ("generate", "--temperature", "-1"),
+    ("generate", "--temperature", "x"),
+    ("generate", "--top-p", "nan"),
+    ("generate", "--top-p", "0"),
+    ("generate", "--top-p", "-1"),
+    ("generate", "--top-k", "-1"),
+    ("generate", "--tokens", "-30"),
+    ("generate", "--seed", "-1"),
+    ("generate", "--model", "/no/such/folder"),
+]
+
+
+@pytest.mark.parametrize("script,option,value", WRONG)
+def test_wrong_arguments_are_told_of_before_anything_runs(qwen3, script, option, value, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        getattr(qwen3, script).main([option, value])
+    assert option in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.local_only

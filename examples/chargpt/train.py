@@ -55,7 +55,7 @@ def train(model, text, args, lib):
     while True:
         elapsed = time.perf_counter() - start
         done = step / args.steps if args.steps else elapsed / (60 * args.minutes)
-        if done >= 1:
+        if done >= 1 and losses:
             break
         for group in optimizer.param_groups:
             group["lr"] = rate(done, args.lr)
@@ -77,17 +77,17 @@ def train(model, text, args, lib):
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pytorch", action="store_true", help="run on PyTorch instead of GT")
-    parser.add_argument("--text", default=HERE / "alice.txt", help="the text to learn")
-    parser.add_argument("--minutes", type=float, default=3.0)
-    parser.add_argument("--steps", type=int, default=0, help="train for so many steps instead")
+    parser.add_argument("--text", type=framework.existing_file, default=HERE / "alice.txt", help="the text to learn")
+    parser.add_argument("--minutes", type=framework.above_zero, default=3.0)
+    parser.add_argument("--steps", type=framework.count, default=0, help="train for so many steps instead")
     parser.add_argument("--batch-size", type=framework.positive, default=16)
-    parser.add_argument("--lr", type=float, default=2e-3)
-    parser.add_argument("--dropout", type=float, default=0.0)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--lr", type=framework.amount, default=2e-3)
+    parser.add_argument("--dropout", type=framework.share, default=0.0)
+    parser.add_argument("--seed", type=framework.count, default=0)
     parser.add_argument("--every", type=framework.positive, default=50, help="print every so many steps")
     parser.add_argument("--prompt", default="Alice ")
-    parser.add_argument("--characters", type=int, default=300, help="how many to draw at the end")
-    parser.add_argument("--temperature", type=float, default=0.8)
+    parser.add_argument("--characters", type=framework.count, default=300, help="how many to draw at the end")
+    parser.add_argument("--temperature", type=framework.above_zero, default=0.8)
     args = parser.parse_args(argv)
     framework.choose(args.pytorch)
     framework.use_gpu()

@@ -46,21 +46,21 @@ def generate(model, ids, count, temperature=0.0, top_k=0, top_p=1.0, stop=()):
                 return
 
 
-def main():
+def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pytorch", action="store_true", help="run on PyTorch instead of GT")
-    parser.add_argument("--model", help="a folder with config.json and *.safetensors")
+    parser.add_argument("--model", type=framework.model_folder, help="a folder with config.json and *.safetensors")
     parser.add_argument(
         "--model-size", default="tiny", choices=["tiny", "small", "0.6B", "1.7B"], help="used without --model"
     )
     parser.add_argument("--dtype", choices=framework.DTYPES, help="that of the weights, or float32, if absent")
     parser.add_argument("--prompt", default="Hello")
-    parser.add_argument("--tokens", type=int, default=100)
-    parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--top-k", type=int, default=0)
-    parser.add_argument("--top-p", type=float, default=1.0)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    parser.add_argument("--tokens", type=framework.positive, default=100)
+    parser.add_argument("--temperature", type=framework.amount, default=0.0)
+    parser.add_argument("--top-k", type=framework.count, default=0)
+    parser.add_argument("--top-p", type=framework.share_above_zero, default=1.0)
+    parser.add_argument("--seed", type=framework.count, default=0)
+    args = parser.parse_args(argv)
     framework.choose(args.pytorch)
     framework.use_gpu()
     import weights
@@ -73,12 +73,13 @@ def main():
     if not prompt:
         parser.error("--prompt: expected a token at least")
     ids = lib.tensor([prompt])
+    reader = weights.Reader(text)
     start, count = time.perf_counter(), 0
     for token in generate(model.eval(), ids, args.tokens, args.temperature, args.top_k, args.top_p, text.stop):
         count += 1
-        print(text.decode(token), end="", flush=True)
+        print(reader.add(token), end="", flush=True)
     took = time.perf_counter() - start
-    print(f"\n\n{count} tokens in {took:.2f} s, {count / took:.1f} tokens/s")
+    print(f"{reader.rest()}\n\n{count} tokens in {took:.2f} s, {count / took:.1f} tokens/s")
 
 
 if __name__ == "__main__":

@@ -14,14 +14,24 @@ class Rotary(nn.Module):
 
     def __init__(self, config):
         super().__init__()
-        exponents = lib.arange(0, config.head_dim, 2, dtype=lib.float32) / config.head_dim
-        positions = lib.arange(config.max_position_embeddings, dtype=lib.float32)
-        angles = lib.outer(positions, 1.0 / config.rope_theta**exponents)
+        self.head_dim, self.theta = config.head_dim, config.rope_theta
+        cos, sin = self._tables(config.max_position_embeddings)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+
+    def _tables(self, count, device=None):
+        exponents = lib.arange(0, self.head_dim, 2, dtype=lib.float32, device=device) / self.head_dim
+        positions = lib.arange(count, dtype=lib.float32, device=device)
+        angles = lib.outer(positions, 1.0 / self.theta**exponents)
         angles = lib.cat([angles, angles], -1)
-        self.register_buffer("cos", angles.cos(), persistent=False)
-        self.register_buffer("sin", angles.sin(), persistent=False)
+        return angles.cos(), angles.sin()
 
     def forward(self, start, length):
+        had = self.cos.shape[0]
+        if start + length > had:
+            # Further than the model was trained for: it may go on, as Hugging Face's does.
+            tables = self._tables(max(start + length, 2 * had), self.cos.device)
+            self.cos, self.sin = (table.to(self.cos.dtype) for table in tables)
         return self.cos[start : start + length], self.sin[start : start + length]
 
 

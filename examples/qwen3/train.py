@@ -69,19 +69,28 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pytorch", action="store_true", help="run on PyTorch instead of GT")
     parser.add_argument("--model-size", default="tiny", choices=["tiny", "small", "0.6B", "1.7B"])
-    parser.add_argument("--model", help="start from a folder with config.json and *.safetensors")
-    parser.add_argument("--data", help="a text file to train on; synthetic samples if absent")
+    parser.add_argument(
+        "--model", type=framework.model_folder, help="start from a folder with config.json and *.safetensors"
+    )
+    parser.add_argument(
+        "--data", type=framework.existing_file, help="a text file to train on; synthetic samples if absent"
+    )
     parser.add_argument("--batch-size", type=framework.positive, default=4)
     parser.add_argument("--seq-len", type=framework.positive, default=128)
     parser.add_argument("--dtype", choices=framework.DTYPES, help="that of the weights, or float32, if absent")
     parser.add_argument("--epochs", type=framework.positive, default=1)
-    parser.add_argument("--steps", type=int, default=0, help="stop after so many steps")
+    parser.add_argument("--steps", type=framework.count, default=0, help="stop after so many steps")
     parser.add_argument("--num-samples", type=framework.positive, default=1000)
-    parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--lr", type=framework.amount, default=1e-3)
+    parser.add_argument("--seed", type=framework.count, default=0)
     parser.add_argument("--every", type=framework.positive, default=10, help="print every so many steps")
-    parser.add_argument("--save", help="write the trained model to a folder, as Hugging Face does")
+    parser.add_argument("--save", type=pathlib.Path, help="write the trained model to a folder, as Hugging Face does")
     args = parser.parse_args(argv)
+    if args.save:
+        try:
+            args.save.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            parser.error(f"--save: {error}")
     framework.choose(args.pytorch)
     framework.use_gpu()
     import weights
@@ -91,7 +100,7 @@ def main(argv=None):
     model = weights.load(args.model, args.dtype) if args.model else weights.fresh(args.model_size, args.dtype)
     if args.data:
         text = weights.Text(args.model, model.config)
-        ids = text.encode(pathlib.Path(args.data).read_text())
+        ids = text.encode(args.data.read_text())
         samples = samples_of(ids, args.num_samples, args.seq_len, args.seed)
     else:
         samples = synthetic(model.config.vocab_size, args.num_samples, args.seq_len, args.seed)

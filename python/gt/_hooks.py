@@ -19,8 +19,8 @@ class Hooks:
         return iter([hook for hook, _ in self.list.values()])
 
     def marked(self):
-        """Each hook with its marks."""
-        return list(self.list.values())
+        """Each hook with its number and its marks."""
+        return [(number, hook, marks) for number, (hook, marks) in self.list.items()]
 
     def __bool__(self):
         return bool(self.list)

@@ -1,5 +1,7 @@
 """Modules that hold modules or parameters."""
 
+from collections import OrderedDict
+
 from gt._gt import Tensor
 from gt.nn.module import Module
 from gt.nn.parameter import Parameter
@@ -28,9 +30,8 @@ class _Row(Module):
         return self
 
     def pop(self, index=-1):
-        modules = list(self)
-        module = modules.pop(index)
-        self._fill(modules)
+        module = self[index]
+        del self[index]
         return module
 
     def _fill(self, modules):
@@ -68,7 +69,7 @@ class Sequential(_Row):
             self.add_module(str(name), module)
 
     def forward(self, input):
-        for module in self._modules.values():
+        for module in self.__dict__["_modules"].values():
             input = module(input)
         return input
 
@@ -83,10 +84,27 @@ class Sequential(_Row):
     def __iadd__(self, other):
         return self.extend(other)
 
+    def insert(self, index, module):
+        if not -len(self) <= index <= len(self):
+            raise IndexError(f"Index out of range: {index}")
+        return super().insert(index, module)
+
+    def _more(self, times):
+        """The modules that come after this many times as many."""
+        if not isinstance(times, int):
+            raise TypeError(f"unsupported operand type(s) for *: {type(self)} and {type(times)}")
+        if times <= 0:
+            raise ValueError(f"Non-positive multiplication factor {times} for {type(self)}")
+        return list(self) * (times - 1)
+
     def __mul__(self, times):
-        return Sequential(*list(self) * times)
+        more = self._more(times)
+        return Sequential(*self, *more)
 
     __rmul__ = __mul__
+
+    def __imul__(self, times):
+        return self.extend(self._more(times))
 
 
 class ModuleList(_Row):
@@ -178,83 +196,158 @@ def _parameter(value):
     return Parameter(value) if isinstance(value, Tensor) and not isinstance(value, Parameter) else value
 
 
-def _shown(parameters, kind):
-    """Parameters by name, kind and size, one a line."""
-    for name, p in parameters:
-        size = "x".join(str(n) for n in p.shape)
-        yield f"  ({name}): Parameter containing: [{kind(p)} of size {size}]"
+def _shown(items, kind):
+    """What there is by name, kind and size, one a line."""
+    lines = []
+    for name, value in items:
+        if isinstance(value, Tensor):
+            size = "x".join(str(n) for n in value.shape)
+            what = "Parameter" if isinstance(value, Parameter) else "Tensor"
+            lines.append(f"  ({name}): {what} containing: [{kind(value)} of size {size}]")
+        else:
+            lines.append(f"  ({name}): Object of type: {type(value).__name__}")
+    return "\n".join(lines)
 
 
 class ParameterList(Module):
-    """A list of parameters."""
-
-    def extra_repr(self):
-        return "\n".join(_shown(self._parameters.items(), lambda p: p.dtype))
+    """A list of parameters, and of what else it is given."""
 
     def __init__(self, values=None):
         super().__init__()
-        self.extend(values or ())
+        self._size = 0
+        self.extend(() if values is None else values)
+
+    def extra_repr(self):
+        return _shown(enumerate(self), lambda p: p.dtype)
 
     def append(self, value):
-        self.register_parameter(str(len(self)), _parameter(value))
+        self._size += 1
+        self[self._size - 1] = value
         return self
 
     def extend(self, values):
+        if isinstance(values, Tensor) or not hasattr(values, "__iter__"):
+            raise TypeError(f"ParameterList.extend should be called with an iterable, but got {type(values).__name__}")
         for value in values:
             self.append(value)
         return self
 
+    __iadd__ = extend
+
+    def _name(self, index):
+        if not -self._size <= index < self._size:
+            raise IndexError(f"index {index} is out of range")
+        return str(range(self._size)[index])
+
     def __len__(self):
-        return len(self._parameters)
+        return self._size
 
     def __iter__(self):
-        return iter(self._parameters.values())
+        return (self[i] for i in range(self._size))
 
     def __getitem__(self, index):
-        values = list(self._parameters.values())
-        return type(self)(values[index]) if isinstance(index, slice) else values[index]
+        return type(self)(list(self)[index]) if isinstance(index, slice) else getattr(self, self._name(index))
 
     def __setitem__(self, index, value):
-        setattr(self, str(range(len(self))[index]), _parameter(value))
+        setattr(self, self._name(index), _parameter(value))
 
 
 class ParameterDict(Module):
-    """Parameters by name."""
-
-    def extra_repr(self):
-        return "\n".join(_shown(self._parameters.items(), Tensor.type))
+    """Parameters, and what else it is given, by name. Of a plain dictionary the names are sorted, as in PyTorch."""
 
     def __init__(self, values=None):
         super().__init__()
-        self.update(values or {})
+        self._keys = {}
+        self.update(() if values is None else values)
+
+    def extra_repr(self):
+        return _shown(self.items(), Tensor.type)
 
     def update(self, values):
-        for name, value in values.items() if hasattr(values, "items") else values:
+        if hasattr(values, "items"):
+            items = values.items()
+            values = items if isinstance(values, (OrderedDict, ParameterDict)) else sorted(items)
+        for name, value in values:
             self[name] = value
 
     def __getitem__(self, name):
-        return self._parameters[name]
+        if name not in self._keys:
+            raise KeyError(name)
+        return getattr(self, name)
 
     def __setitem__(self, name, value):
-        self.register_parameter(name, _parameter(value))
+        if not isinstance(name, str):
+            raise TypeError(f"ParameterDict: a key is a string, got {type(name).__name__}")
+        setattr(self, name, _parameter(value))
+        self._keys[name] = None
 
     def __delitem__(self, name):
-        del self._parameters[name]
+        del self._keys[name]
+        delattr(self, name)
+
+    def pop(self, name):
+        value = self[name]
+        del self[name]
+        return value
+
+    def popitem(self):
+        """The last name and its value, taken out."""
+        name = next(reversed(self), None)
+        if name is None:
+            raise KeyError("popitem(): the dictionary is empty")
+        return name, self.pop(name)
+
+    def get(self, name, default=None):
+        return self[name] if name in self else default
+
+    def setdefault(self, name, default=None):
+        if name not in self:
+            self[name] = default
+        return self[name]
+
+    def clear(self):
+        for name in list(self):
+            del self[name]
+
+    def copy(self):
+        """Another dictionary of the same values."""
+        return ParameterDict(self)
+
+    def fromkeys(self, names, default=None):
+        """Another dictionary, with one value for all names."""
+        return ParameterDict((name, default) for name in names)
+
+    def __or__(self, other):
+        new = self.copy()
+        new.update(other)
+        return new
+
+    def __ror__(self, other):
+        new = ParameterDict(other)
+        new.update(self)
+        return new
+
+    def __ior__(self, other):
+        self.update(other)
+        return self
 
     def __len__(self):
-        return len(self._parameters)
+        return len(self._keys)
 
     def __iter__(self):
-        return iter(self._parameters)
+        return iter(self._keys)
+
+    def __reversed__(self):
+        return reversed(self._keys)
 
     def __contains__(self, name):
-        return name in self._parameters
+        return name in self._keys
 
     def keys(self):
-        return self._parameters.keys()
+        return self._keys.keys()
 
     def items(self):
-        return self._parameters.items()
+        return ((name, self[name]) for name in self._keys)
 
     def values(self):
-        return self._parameters.values()
+        return (self[name] for name in self._keys)

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import warnings
 
 from gt import _gt
 from gt._function import function
@@ -10,13 +11,11 @@ from gt._gt import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
     cosine_similarity,
-    cross_entropy,
     huber_loss,
     kl_div,
     l1_loss,
     layer_norm,
     linear,
-    nll_loss,
     one_hot,
     relu,
     rms_norm,
@@ -86,9 +85,6 @@ __all__ = [
     "threshold",
     "triplet_margin_loss",
 ]
-
-# The losses under the names of the prototype.
-cross_entropy_loss = cross_entropy
 
 sigmoid = function(Tensor.sigmoid)
 tanh = function(Tensor.tanh)
@@ -162,10 +158,51 @@ def celu(input, alpha=1.0):
     return _gt.where(positive, input, alpha * (input.masked_fill(positive, 0) / alpha).expm1())
 
 
+def said(size_average, reduce, reduction):
+    """What becomes of the elements of a loss; the first two are PyTorch's old way to say so."""
+    if size_average is None and reduce is None:
+        return reduction
+    return "none" if reduce is False else "sum" if size_average is False else "mean"
+
+
+def cross_entropy(
+    input,
+    target,
+    weight=None,
+    size_average=None,
+    ignore_index=-100,
+    reduce=None,
+    reduction="mean",
+    label_smoothing=0.0,
+):
+    """Cross entropy of logits and class indices, or probabilities in the shape of the logits."""
+    if ignore_index >= 0 and target.is_floating_point():
+        raise RuntimeError("ignore_index is not supported for floating point target")
+    reduction = said(size_average, reduce, reduction)
+    return _gt.cross_entropy(
+        input, target, weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
+    )
+
+
+# Under the name of the prototype.
+cross_entropy_loss = cross_entropy
+
+
+def nll_loss(input, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction="mean"):
+    """Negative log likelihood of class indices."""
+    reduction = said(size_average, reduce, reduction)
+    return _gt.nll_loss(input, target, weight, ignore_index=ignore_index, reduction=reduction)
+
+
 def mse_loss(input, target, size_average=None, reduce=None, reduction="mean", weight=None):
     """The square of the difference; with weights, the mean is by their sum."""
-    if size_average is not None or reduce is not None:
-        reduction = "none" if reduce is False else "sum" if size_average is False else "mean"
+    reduction = said(size_average, reduce, reduction)
+    if input.shape != target.shape:
+        warnings.warn(
+            f"Using a target size ({target.shape}) that is different to the input size ({input.shape}). This will "
+            "likely lead to incorrect results due to broadcasting. Please ensure they have the same size.",
+            stacklevel=2,
+        )
     if weight is None:
         return _gt.mse_loss(input, target, reduction=reduction)
     if tuple(weight.shape) != tuple(input.shape):

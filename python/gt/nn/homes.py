@@ -73,6 +73,31 @@ class Home(dict):
         return dict, (dict(self),)
 
 
+class Kept:
+    """The home of one kind as an attribute of modules: always the module's own.
+
+    A copied `__dict__`, or a `__setstate__` of a subclass, brings plain dictionaries and homes of other modules.
+    """
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def __get__(self, module, owner=None):
+        if module is None:
+            return self
+        home = module.__dict__.get(self.kind)
+        if home is None:
+            raise AttributeError(f"{self.kind}: call Module.__init__() first")
+        if type(home) is not Home or home._module() is not module:
+            home = module.__dict__[self.kind] = Home(module, home)
+        return home
+
+    def __set__(self, module, items):
+        for name in module.__dict__.get(self.kind, ()):
+            module.__dict__.pop(name, None)
+        module.__dict__[self.kind] = Home(module, items)
+
+
 def settle(module, state):
     """Gives a module the attributes of a copied or pickled one."""
     parts = module.__dict__

@@ -65,6 +65,8 @@ class Embedding(Module):
         self.max_norm, self.norm_type = max_norm, norm_type
         self.scale_grad_by_freq, self.sparse = scale_grad_by_freq, sparse
         if _weight is not None:
+            if list(_weight.shape) != [num_embeddings, embedding_dim]:
+                raise AssertionError("Shape of weight does not match num_embeddings and embedding_dim")
             self.weight = Parameter(_weight, requires_grad=not _freeze)
             return
         weight = empty(num_embeddings, embedding_dim, device=device, dtype=dtype)
@@ -156,7 +158,7 @@ class RMSNorm(Module):
 
 
 def _sizes(shape):
-    return (shape,) if isinstance(shape, int) else tuple(shape)
+    return (int(shape),) if hasattr(shape, "__index__") else tuple(shape)
 
 
 class Flatten(Module):

@@ -3,37 +3,33 @@
 from gt._gt import Tensor
 from gt._hooks import Hooks
 from gt.autograd.grad_mode import no_grad
-from gt.nn.homes import KINDS, Home, settle
+from gt.nn import hooks
+from gt.nn.homes import KINDS, Kept, settle
 from gt.nn.parameter import Buffer, Parameter
 from gt.nn.state import State
-from gt.nn.taps import BackwardTaps
 from gt.signal.modules import Signals as _Signals
-from gt.signal.modules import signals as _signals
 
-_HOOKS = (
-    "_forward_pre_hooks",
-    "_forward_hooks",
-    "_backward_pre_hooks",
-    "_backward_hooks",
-    "_state_dict_pre_hooks",
-    "_state_dict_hooks",
-    "_load_state_dict_pre_hooks",
-    "_load_state_dict_post_hooks",
-)
+# What a name holds that cannot become something else, and what it can be.
+_TAKES = {
+    "_parameters": ("parameter", "gt.nn.Parameter or None"),
+    "_modules": ("child module", "gt.nn.Module or None"),
+    "_buffers": ("buffer", "gt.nn.Buffer, gt.Tensor or None"),
+}
 
 
-class Module(State):
+class Module(State, hooks.Hooked):
     """Base of all networks: subclass it, make parameters and modules in `__init__`, and write `forward`."""
 
     training = True
+    _parameters, _buffers, _modules = (Kept(kind) for kind in KINDS)
 
     def __init__(self):
         set_ = super().__setattr__
         set_("training", True)
         for kind in KINDS:
-            set_(kind, Home(self))
+            set_(kind, {})
         set_("_transient", set())
-        for kind in _HOOKS:
+        for kind in hooks.KINDS:
             set_(kind, Hooks())
         # Calls look no further while nobody has registered a hook.
         set_("_hooked", False)
@@ -46,37 +42,6 @@ class Module(State):
             return self._call_watched(args, kwargs)
         return self.forward(*args, **kwargs)
 
-    def _call_watched(self, args, kwargs):
-        if _signals.speak or "_signal" in self.__dict__:
-            return _signals.call(self, args, kwargs)
-        return self._call_with_hooks(args, kwargs)
-
-    def _call_with_hooks(self, args, kwargs):
-        for hook, marks in self._forward_pre_hooks.marked():
-            changed = hook(self, args, kwargs) if marks["with_kwargs"] else hook(self, args)
-            if changed is not None:
-                if marks["with_kwargs"]:
-                    args, kwargs = changed
-                else:
-                    args = changed if isinstance(changed, tuple) else (changed,)
-        taps = BackwardTaps(self) if self._backward_hooks or self._backward_pre_hooks else None
-        if taps:
-            args = taps.inputs(args)
-        result, done = None, set()
-        try:
-            result = self.forward(*args, **kwargs)
-            for hook, marks in self._forward_hooks.marked():
-                done.add(hook)
-                changed = hook(self, args, kwargs, result) if marks["with_kwargs"] else hook(self, args, result)
-                if changed is not None:
-                    result = changed
-        except Exception:
-            for hook, marks in self._forward_hooks.marked():
-                if marks["always_call"] and hook not in done:
-                    hook(self, args, kwargs, result) if marks["with_kwargs"] else hook(self, args, result)
-            raise
-        return taps.outputs(result) if taps else result
-
     # What belongs to the module.
 
     def __setattr__(self, name, value):
@@ -84,27 +49,23 @@ class Module(State):
         if isinstance(value, (Parameter, Module, Buffer)):
             if "_parameters" not in parts:
                 raise AttributeError("cannot assign parameters or modules before Module.__init__() call")
-            home = (
-                "_parameters"
-                if isinstance(value, Parameter)
-                else "_modules"
-                if isinstance(value, Module)
-                else "_buffers"
-            )
-            self._forget(name, home)
-            parts[home][name] = value
-            if isinstance(value, Buffer) and not getattr(value, "persistent", True):
-                parts["_transient"].add(name)
+            if isinstance(value, Parameter):
+                self._forget(name, "_parameters")
+                self.register_parameter(name, value)
+            elif isinstance(value, Module):
+                self._forget(name, "_modules")
+                self._modules[name] = value
+            else:
+                self._forget(name, "_buffers")
+                self.register_buffer(name, value, getattr(value, "persistent", True))
             return
-        for home in ("_parameters", "_modules", "_buffers"):
+        for home in KINDS:
             if name in parts.get(home, ()):
                 if value is None or (home == "_buffers" and isinstance(value, Tensor)):
-                    parts[home][name] = value
+                    getattr(self, home)[name] = value
                     return
-                raise TypeError(
-                    f"cannot assign '{type(value).__name__}' as {home[1:-1].rstrip('e')} '{name}' "
-                    f"({'gt.nn.Parameter' if home == '_parameters' else 'gt.nn.Module or gt.Tensor'} or None expected)"
-                )
+                kind, expected = _TAKES[home]
+                raise TypeError(f"cannot assign '{type(value).__name__}' as {kind} '{name}' ({expected} expected)")
         super().__setattr__(name, value)
 
     def _forget(self, name, stays):
@@ -112,9 +73,9 @@ class Module(State):
         parts = self.__dict__
         if name not in parts[stays]:
             parts.pop(name, None)
-        for home in ("_parameters", "_buffers", "_modules"):
-            if home != stays:
-                parts[home].pop(name, None)
+        for home in KINDS:
+            if home != stays and name in parts[home]:
+                del getattr(self, home)[name]
         parts["_transient"].discard(name)
 
     def __setstate__(self, state):
@@ -129,9 +90,10 @@ class Module(State):
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
     def __delattr__(self, name):
-        for home in ("_parameters", "_buffers", "_modules"):
-            if name in self.__dict__[home]:
-                del self.__dict__[home][name]
+        for home in KINDS:
+            if name in self.__dict__.get(home, ()):
+                del getattr(self, home)[name]
+                self._transient.discard(name)
                 return
         super().__delattr__(name)
 
@@ -184,17 +146,17 @@ class Module(State):
         if remove_duplicate:
             memo.add(self)
         yield prefix, self
-        for name, module in self._modules.items():
+        for name, module in self.__dict__["_modules"].items():
             if module is not None:
                 yield from module.named_modules(memo, f"{prefix}.{name}" if prefix else name, remove_duplicate)
 
-    def modules(self):
-        for _, module in self.named_modules():
+    def modules(self, remove_duplicate=True):
+        for _, module in self.named_modules(remove_duplicate=remove_duplicate):
             yield module
 
     def named_children(self):
         seen = set()
-        for name, module in self._modules.items():
+        for name, module in self.__dict__["_modules"].items():
             if module is not None and module not in seen:
                 seen.add(module)
                 yield name, module
@@ -298,17 +260,16 @@ class Module(State):
             elif p.grad is not None:
                 p.grad.detach_().zero_()
 
-    def _apply(self, fn, done=None):
+    def _apply(self, fn, recurse=True):
         """Replaces every parameter and buffer by what `fn` makes of it; what was shared stays shared."""
-        done = {} if done is None else done
-        for module in self.children():
-            module._apply(fn, done)
-        for home in ("_parameters", "_buffers"):
-            for name, value in self.__dict__[home].items():
+        change = fn if isinstance(fn, _Change) else _Change(fn)
+        if recurse:
+            for module in self.children():
+                module._apply(change)
+        for home in (self._parameters, self._buffers):
+            for name, value in home.items():
                 if value is not None:
-                    if id(value) not in done:
-                        done[id(value)] = (value, _converted(value, fn))
-                    self.__dict__[home][name] = done[id(value)][1]
+                    home[name] = change.of(value)
         return self
 
     def to(self, *args, **kwargs):
@@ -361,47 +322,6 @@ class Module(State):
     def compile(self, *args, **kwargs):
         """Nothing to do: GT compiles what repeats without being asked."""
 
-    # Hooks.
-
-    def _hook(self, kind, hook, first=False, **marks):
-        self._hooked = True
-        return self.__dict__[kind].add(hook, first, **marks)
-
-    def register_forward_pre_hook(self, hook, *, prepend=False, with_kwargs=False):
-        """Calls `hook(module, args)` before each forward; what it returns replaces the arguments."""
-        return self._hook("_forward_pre_hooks", hook, prepend, with_kwargs=with_kwargs)
-
-    def register_forward_hook(self, hook, *, prepend=False, with_kwargs=False, always_call=False):
-        """Calls `hook(module, args, output)` after each forward; what it returns replaces the output."""
-        return self._hook("_forward_hooks", hook, prepend, with_kwargs=with_kwargs, always_call=always_call)
-
-    def register_full_backward_pre_hook(self, hook, prepend=False):
-        """Calls `hook(module, grad_output)` when gradients reach the output; what it returns replaces them."""
-        return self._hook("_backward_pre_hooks", hook, prepend)
-
-    def register_full_backward_hook(self, hook, prepend=False):
-        """Calls `hook(module, grad_input, grad_output)` when the gradients of the inputs are known; what it returns
-        replaces them."""
-        return self._hook("_backward_hooks", hook, prepend)
-
-    register_backward_hook = register_full_backward_hook
-
-    def register_state_dict_pre_hook(self, hook):
-        """Calls `hook(module, prefix, keep_vars)` before the state is collected."""
-        return self._state_dict_pre_hooks.add(hook)
-
-    def register_state_dict_post_hook(self, hook):
-        """Calls `hook(module, state_dict, prefix, local_metadata)` after the state is collected."""
-        return self._state_dict_hooks.add(hook)
-
-    def register_load_state_dict_pre_hook(self, hook):
-        """Calls `hook(module, state_dict, prefix, ...)` before values are loaded; it may change the dictionary."""
-        return self._load_state_dict_pre_hooks.add(hook)
-
-    def register_load_state_dict_post_hook(self, hook):
-        """Calls `hook(module, incompatible_keys)` after values are loaded; it may change the lists of keys."""
-        return self._load_state_dict_post_hooks.add(hook)
-
     # Printing.
 
     def extra_repr(self):
@@ -418,6 +338,22 @@ class Module(State):
         if not inner and len(lines) <= 1:
             return f"{self._get_name()}({''.join(lines)})"
         return f"{self._get_name()}(\n  " + "\n  ".join(lines + inner) + "\n)"
+
+
+class _Change:
+    """What `_apply` makes of tensors. It goes from module to module and knows what it has seen."""
+
+    def __init__(self, fn):
+        self.fn, self.done = fn, {}
+
+    def __call__(self, tensor):
+        return self.fn(tensor)
+
+    def of(self, value):
+        """What a parameter or a buffer becomes, the same each time."""
+        if id(value) not in self.done:
+            self.done[id(value)] = (value, _converted(value, self.fn))
+        return self.done[id(value)][1]
 
 
 def _converted(value, fn):

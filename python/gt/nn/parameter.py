@@ -19,3 +19,6 @@ class Buffer(Tensor):
         self = Tensor.__new__(cls) if data is None else Tensor.__new__(cls, data)
         self.persistent = persistent
         return self
+
+    def __repr__(self):
+        return repr(self.detach())

@@ -50,14 +50,15 @@ class State:
         """Takes back what `get_extra_state` gave."""
         raise RuntimeError("set_extra_state: a module that gives extra state takes it back")
 
-    def state_dict(self, *, destination=None, prefix="", keep_vars=False):
+    def state_dict(self, destination=None, prefix="", keep_vars=False):
         """Parameters and buffers by dotted name, sharing their storage."""
         if destination is None:
             destination = OrderedDict()
             destination._metadata = OrderedDict()
         out = destination
+        about = {"version": self._version}
         if hasattr(out, "_metadata"):
-            out._metadata[prefix[:-1]] = {"version": self._version}
+            out._metadata[prefix[:-1]] = about
         for hook in self._state_dict_pre_hooks:
             hook(self, prefix, keep_vars)
         self._save_to_state_dict(out, prefix, keep_vars)
@@ -65,7 +66,8 @@ class State:
             if module is not None:
                 module.state_dict(destination=out, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
         for hook in self._state_dict_hooks:
-            hook(self, out, prefix, None)
+            if hook(self, out, prefix, about) is not None:
+                raise RuntimeError("state_dict post-hook must return None")
         return out
 
     def _save_to_state_dict(self, destination, prefix, keep_vars):
@@ -129,8 +131,8 @@ class State:
                 missing_keys.append(prefix + EXTRA)
         for key in state_dict:
             if key.startswith(prefix):
-                first, _, rest = key[len(prefix) :].partition(".")
-                known = first in self._modules if rest else first in own
+                first, dot, _ = key[len(prefix) :].partition(".")
+                known = first in self._modules if dot else first in own
                 if not known and not (key == prefix + EXTRA and self._has_extra("set_extra_state")):
                     unexpected_keys.append(key)
 
@@ -140,15 +142,19 @@ class State:
                 f'While copying the parameter named "{key}", expected a Tensor or an array from the checkpoint but '
                 f"received {type(value)}"
             )
-        elif tuple(value.shape) != tuple(target.shape):
+            return
+        if not len(target.shape) and tuple(value.shape) == (1,):
+            value = value.reshape(())
+        if tuple(value.shape) != tuple(target.shape):
             problems.append(
                 f"size mismatch for {key}: copying a param with shape {_size(value)} from checkpoint, the shape in "
                 f"current model is {_size(target)}."
             )
         elif self.__dict__.get("_assigns"):
             value = value if isinstance(value, Tensor) else as_tensor(value)
-            if isinstance(target, Parameter) and not isinstance(value, Parameter):
-                value = Parameter(value, target.requires_grad)
+            if isinstance(target, Parameter):
+                value = value if isinstance(value, Parameter) else Parameter(value, target.requires_grad)
+                value.requires_grad_(target.requires_grad)
             (self._parameters if name in self._parameters else self._buffers)[name] = value
         else:
             target.copy_(value if isinstance(value, Tensor) else as_tensor(value))

@@ -43,6 +43,7 @@ def clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=Fals
 @no_grad()
 def get_total_norm(tensors, norm_type=2.0, error_if_nonfinite=False, foreach=None):
     """The norm of all tensors together."""
+    norm_type = float(norm_type)
     norms = [t.detach().norm(norm_type) for t in _list(tensors)]
     total = _gt.stack(norms).norm(norm_type) if norms else _gt.zeros(())
     return _checked(total, norm_type, error_if_nonfinite)

@@ -44,9 +44,9 @@ class SGD(Optimizer):
         self,
         params,
         lr=1e-3,
-        momentum=0.0,
-        dampening=0.0,
-        weight_decay=0.0,
+        momentum=0,
+        dampening=0,
+        weight_decay=0,
         nesterov=False,
         *,
         maximize=False,
@@ -98,7 +98,7 @@ class Adam(Optimizer):
         lr=1e-3,
         betas=(0.9, 0.999),
         eps=1e-8,
-        weight_decay=0.0,
+        weight_decay=0,
         amsgrad=False,
         *,
         foreach=None,
@@ -136,7 +136,7 @@ class Adam(Optimizer):
             group["params"],
             self.state,
             group["lr"],
-            group["betas"],
+            tuple(group["betas"]),
             group["eps"],
             group["weight_decay"],
             group["decoupled_weight_decay"],
@@ -150,8 +150,25 @@ class AdamW(Adam):
 
     _later = {**Adam._later, "decoupled_weight_decay": True}
 
-    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, amsgrad=False, **options):
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options, decoupled_weight_decay=True)
+    def __init__(
+        self,
+        params,
+        lr=1e-3,
+        betas=(0.9, 0.999),
+        eps=1e-8,
+        weight_decay=1e-2,
+        amsgrad=False,
+        *,
+        maximize=False,
+        foreach=None,
+        capturable=False,
+        differentiable=False,
+        fused=None,
+    ):
+        options = {"maximize": maximize, "foreach": foreach, "capturable": capturable, "differentiable": differentiable}
+        super().__init__(
+            params, lr, betas, eps, weight_decay, amsgrad, **options, fused=fused, decoupled_weight_decay=True
+        )
 
     def load_state_dict(self, state_dict):
         super().load_state_dict(state_dict)

@@ -1,6 +1,7 @@
 """Learning rates over time. Each scheduler writes the rates of its optimizer's groups when `step()` is called."""
 
 import math
+import warnings
 from bisect import bisect_right
 from collections import Counter
 
@@ -27,6 +28,9 @@ __all__ = [
 class LRScheduler:
     """The base: `get_lr()` gives the rate of each group after `last_epoch` steps."""
 
+    # True while `step` asks for the rates, for schedulers that refuse to be asked otherwise.
+    _get_lr_called_within_step = False
+
     def __init__(self, optimizer, last_epoch=-1):
         self.optimizer = optimizer
         for i, group in enumerate(optimizer.param_groups):
@@ -43,7 +47,7 @@ class LRScheduler:
 
     def _first_step(self):
         """Writes the rates that the schedule starts, or goes on, with."""
-        self._initial = True
+        self._initial, self._step_count = True, 0
         self.step()
         self._initial = False
 
@@ -66,12 +70,20 @@ class LRScheduler:
 
     def step(self, epoch=None):
         """Goes on to the next rate, or to the one after `epoch` steps."""
-        if epoch is None:
-            self.last_epoch += 1
-            rates = self.get_lr()
-        else:
-            self.last_epoch = epoch
-            rates = self._closed_form() if hasattr(self, "_closed_form") else self.get_lr()
+        if self._step_count == 1 and not getattr(self.optimizer, "_stepped", True):
+            warnings.warn(
+                "Detected call of `lr_scheduler.step()` before `optimizer.step()`: the first value of the learning "
+                "rate schedule is skipped. Call `optimizer.step()` before `lr_scheduler.step()`.",
+                stacklevel=2,
+            )
+        self._step_count += 1
+        self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
+        self._get_lr_called_within_step = True
+        try:
+            closed = epoch is not None and hasattr(self, "_closed_form")
+            rates = self._closed_form() if closed else self.get_lr()
+        finally:
+            self._get_lr_called_within_step = False
         self._write(rates)
 
     def _write(self, rates):
