@@ -373,12 +373,20 @@ def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"
     return _reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
 
 
-def __getattr__(name):
-    # Functions that have homes of their own, which import this one.
-    from gt.nn import norms, windows
+# Functions that have homes of their own, which import this one.
+_HOMES = ("norms", "resize", "windows")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gt.nn.norms import *  # noqa: F403
+    from gt.nn.resize import *  # noqa: F403
+    from gt.nn.windows import *  # noqa: F403
 
-    homes = {"batch_norm": norms, "group_norm": norms, "instance_norm": norms}
-    home = windows if name in windows.__all__ else homes.get(name)
-    if home is None:
-        raise AttributeError(f"module 'gt.nn.functional' has no attribute '{name}'")
-    return getattr(home, name)
+
+def _gather():
+    """Offers the functions of those homes too, once they are there."""
+    from importlib import import_module
+
+    for home in _HOMES:
+        module = import_module(f"gt.nn.{home}")
+        globals().update((name, getattr(module, name)) for name in module.__all__)
+        __all__.extend(module.__all__)

@@ -6,6 +6,8 @@ from gt.nn import init
 from gt.nn.module import Module
 from gt.nn.parameter import Parameter
 
+__all__ = ["batch_norm", "group_norm", "instance_norm"]
+
 
 def _per_channel(t, rank):
     return t.view(1, -1, *[1] * (rank - 2))
