@@ -374,9 +374,11 @@ def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"
 
 
 # Functions that have homes of their own, which import this one.
-_HOMES = ("norms", "resize", "windows")
+_HOMES = ("drops", "inplace", "norms", "resize", "windows")
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from gt.nn.drops import *  # noqa: F403
+    from gt.nn.inplace import *  # noqa: F403
     from gt.nn.norms import *  # noqa: F403
     from gt.nn.resize import *  # noqa: F403
     from gt.nn.windows import *  # noqa: F403

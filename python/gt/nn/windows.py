@@ -15,6 +15,7 @@ __all__ = [
     "avg_pool1d",
     "avg_pool2d",
     "avg_pool3d",
+    "channel_shuffle",
     "conv1d",
     "conv2d",
     "conv3d",
@@ -257,3 +258,12 @@ def pixel_unshuffle(input, downscale_factor):
     k = len(lead)
     order = [*range(k + 1), k + 2, k + 4, k + 1, k + 3]
     return x.permute(order).reshape(*lead, c * r * r, h // r, w // r)
+
+
+def channel_shuffle(input, groups):
+    """Channels in groups, taken in turn from each."""
+    if input.dim() < 3:
+        raise RuntimeError(f"channel_shuffle expects input with > 2 dims, but got input with sizes {list(input.shape)}")
+    if groups < 1 or input.shape[1] % groups:
+        raise RuntimeError(f"Number of channels must be divisible by groups. Got {input.shape[1]} and {groups}")
+    return input.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2)
