@@ -31,8 +31,10 @@ from gt.nn.activations import (
     Tanhshrink,
     Threshold,
 )
+from gt.nn.bags import EmbeddingBag
 from gt.nn.containers import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
 from gt.nn.drops import AlphaDropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
+from gt.nn.folds import Fold, Unfold
 from gt.nn.functional import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -79,6 +81,7 @@ from gt.nn.norms import (
     InstanceNorm1d,
     InstanceNorm2d,
     InstanceNorm3d,
+    LocalResponseNorm,
 )
 from gt.nn.pads import (
     CircularPad1d,
@@ -98,6 +101,7 @@ from gt.nn.pads import (
     ZeroPad3d,
 )
 from gt.nn.parameter import Buffer, Parameter
+from gt.nn.pools import LPPool1d, LPPool2d, LPPool3d, MaxUnpool1d, MaxUnpool2d, MaxUnpool3d
 from gt.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from gt.nn.resize import Upsample, UpsamplingBilinear2d, UpsamplingNearest2d
 from gt.nn.transformer import (
@@ -111,8 +115,10 @@ from gt.nn.transformer import (
 from gt.nn.windowed import (
     AdaptiveAvgPool1d,
     AdaptiveAvgPool2d,
+    AdaptiveAvgPool3d,
     AdaptiveMaxPool1d,
     AdaptiveMaxPool2d,
+    AdaptiveMaxPool3d,
     AvgPool1d,
     AvgPool2d,
     AvgPool3d,
@@ -134,8 +140,10 @@ from gt.optim import SGD, Optimizer
 __all__ = [
     "AdaptiveAvgPool1d",
     "AdaptiveAvgPool2d",
+    "AdaptiveAvgPool3d",
     "AdaptiveMaxPool1d",
     "AdaptiveMaxPool2d",
+    "AdaptiveMaxPool3d",
     "AlphaDropout",
     "AvgPool1d",
     "AvgPool2d",
@@ -170,8 +178,10 @@ __all__ = [
     "Dropout3d",
     "ELU",
     "Embedding",
+    "EmbeddingBag",
     "FeatureAlphaDropout",
     "Flatten",
+    "Fold",
     "GELU",
     "GLU",
     "GRU",
@@ -190,11 +200,15 @@ __all__ = [
     "InstanceNorm3d",
     "KLDivLoss",
     "L1Loss",
+    "LPPool1d",
+    "LPPool2d",
+    "LPPool3d",
     "LSTM",
     "LSTMCell",
     "LayerNorm",
     "LeakyReLU",
     "Linear",
+    "LocalResponseNorm",
     "LogSigmoid",
     "LogSoftmax",
     "MSELoss",
@@ -202,6 +216,9 @@ __all__ = [
     "MaxPool1d",
     "MaxPool2d",
     "MaxPool3d",
+    "MaxUnpool1d",
+    "MaxUnpool2d",
+    "MaxUnpool3d",
     "Mish",
     "Module",
     "ModuleDict",
@@ -252,6 +269,7 @@ __all__ = [
     "TransformerEncoderLayer",
     "TripletMarginLoss",
     "Unflatten",
+    "Unfold",
     "Upsample",
     "UpsamplingBilinear2d",
     "UpsamplingNearest2d",

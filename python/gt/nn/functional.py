@@ -374,12 +374,15 @@ def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"
 
 
 # Functions that have homes of their own, which import this one.
-_HOMES = ("drops", "inplace", "norms", "resize", "windows")
+_HOMES = ("bags", "drops", "folds", "inplace", "norms", "pools", "resize", "windows")
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from gt.nn.bags import *  # noqa: F403
     from gt.nn.drops import *  # noqa: F403
+    from gt.nn.folds import *  # noqa: F403
     from gt.nn.inplace import *  # noqa: F403
     from gt.nn.norms import *  # noqa: F403
+    from gt.nn.pools import *  # noqa: F403
     from gt.nn.resize import *  # noqa: F403
     from gt.nn.windows import *  # noqa: F403
 

@@ -6,7 +6,7 @@ from gt.nn import init
 from gt.nn.module import Module
 from gt.nn.parameter import Parameter
 
-__all__ = ["batch_norm", "group_norm", "instance_norm"]
+__all__ = ["batch_norm", "group_norm", "instance_norm", "local_response_norm"]
 
 
 def _per_channel(t, rank):
@@ -80,6 +80,15 @@ def instance_norm(
             running_mean.lerp_(x.mean(-1).mean(0).to(running_mean.dtype), momentum)
             running_var.lerp_(x.var(-1).mean(0).to(running_var.dtype), momentum)
     return group_norm(input, input.shape[1], weight, bias, eps)
+
+
+def local_response_norm(input, size, alpha=1e-4, beta=0.75, k=1.0):
+    """Divided by a power of the mean square of the channels around each."""
+    if input.dim() < 3:
+        raise ValueError(f"Expected 3D or higher dimensionality input (got {input.dim()} dimensions)")
+    square = input.square().pad([0, 0] * (input.dim() - 2) + [size // 2, (size - 1) // 2])
+    around = sum(square.narrow(1, i, input.shape[1]) for i in range(size))
+    return input / (around / size * alpha + k).pow(beta)
 
 
 class _RunningNorm(Module):
@@ -214,3 +223,17 @@ class GroupNorm(Module):
 
     def extra_repr(self):
         return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
+
+
+class LocalResponseNorm(Module):
+    """Divided by a power of the mean square of the channels around each."""
+
+    def __init__(self, size, alpha=1e-4, beta=0.75, k=1.0):
+        super().__init__()
+        self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
+
+    def forward(self, input):
+        return local_response_norm(input, self.size, self.alpha, self.beta, self.k)
+
+    def extra_repr(self):
+        return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"

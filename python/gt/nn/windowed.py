@@ -262,12 +262,20 @@ class AdaptiveAvgPool2d(_Adaptive):
     _function = "adaptive_avg_pool2d"
 
 
+class AdaptiveAvgPool3d(_Adaptive):
+    _function = "adaptive_avg_pool3d"
+
+
 class AdaptiveMaxPool1d(_Adaptive):
     _function = "adaptive_max_pool1d"
 
 
 class AdaptiveMaxPool2d(_Adaptive):
     _function = "adaptive_max_pool2d"
+
+
+class AdaptiveMaxPool3d(_Adaptive):
+    _function = "adaptive_max_pool3d"
 
 
 class PixelShuffle(Module):
