@@ -24,6 +24,7 @@ from gt._gt import (
     smooth_l1_loss,
 )
 from gt.autograd.grad_mode import no_grad
+from gt.composed.pointwise import hardshrink
 from gt.composed.search import pairwise_distance, pdist
 from gt.nn.margins import said
 
@@ -188,10 +189,6 @@ def tanhshrink(input):
 
 def softshrink(input, lambd=0.5):
     return _gt.where(input > lambd, input - lambd, _gt.where(input < -lambd, input + lambd, input * 0))
-
-
-def hardshrink(input, lambd=0.5):
-    return input.masked_fill(input.abs() <= lambd, 0)
 
 
 @_also_in_place
