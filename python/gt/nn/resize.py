@@ -27,9 +27,8 @@ def _linear_taps(n, place):
     return [(first, 1 - share), ((first + 1).clamp(max=n - 1), share)]
 
 
-def _cubic_taps(n, place):
-    first = place.floor().clamp(max=n - 1)
-    t = (place - first).clamp(0, 1)
+def cubic_weights(t):
+    """How much the two elements before a place and the two after it count."""
     a = -0.75
 
     def near(x):
@@ -38,7 +37,12 @@ def _cubic_taps(n, place):
     def far(x):
         return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
 
-    weights = far(t + 1), near(t), near(1 - t), far(2 - t)
+    return far(t + 1), near(t), near(1 - t), far(2 - t)
+
+
+def _cubic_taps(n, place):
+    first = place.floor().clamp(max=n - 1)
+    weights = cubic_weights((place - first).clamp(0, 1))
     return [((first + i).clamp(0, n - 1), w) for i, w in enumerate(weights, -1)]
 
 
