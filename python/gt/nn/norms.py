@@ -91,6 +91,13 @@ def local_response_norm(input, size, alpha=1e-4, beta=0.75, k=1.0):
     return input / (around / size * alpha + k).pow(beta)
 
 
+def _reset(norm):
+    if norm.weight is not None:
+        init.ones_(norm.weight)
+    if norm.bias is not None:
+        init.zeros_(norm.bias)
+
+
 class _RunningNorm(Module):
     """What norms with running statistics share."""
 
@@ -98,13 +105,13 @@ class _RunningNorm(Module):
     # The numbers of dimensions an input may have, and whether a batch dimension may be missing.
     _ranks: tuple = ()
 
-    def __init__(self, num_features, eps, momentum, affine, track_running_stats, device, dtype):
+    def __init__(self, num_features, eps, momentum, affine, track_running_stats, device, dtype, bias=True):
         super().__init__()
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
         options = {"device": device, "dtype": dtype}
-        for name in ("weight", "bias"):
-            self.register_parameter(name, Parameter(empty(num_features, **options)) if affine else None)
+        for name, there in (("weight", affine), ("bias", affine and bias)):
+            self.register_parameter(name, Parameter(empty(num_features, **options)) if there else None)
         self.register_buffer("running_mean", zeros(num_features, **options) if track_running_stats else None)
         self.register_buffer("running_var", ones(num_features, **options) if track_running_stats else None)
         self.register_buffer("num_batches_tracked", tensor(0) if track_running_stats else None)
@@ -118,9 +125,7 @@ class _RunningNorm(Module):
 
     def reset_parameters(self):
         self.reset_running_stats()
-        if self.affine:
-            init.ones_(self.weight)
-            init.zeros_(self.bias)
+        _reset(self)
 
     def _check(self, input):
         if input.dim() not in self._ranks:
@@ -130,7 +135,7 @@ class _RunningNorm(Module):
     def extra_repr(self):
         return (
             f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
-            f"track_running_stats={self.track_running_stats}"
+            f"bias={self.bias is not None}, track_running_stats={self.track_running_stats}"
         )
 
 
@@ -138,9 +143,18 @@ class _BatchNorm(_RunningNorm):
     """Zero mean and unit variance of each channel over the batch; running ones where it is not training."""
 
     def __init__(
-        self, num_features, eps=1e-5, momentum=0.1, affine=True, track_running_stats=True, device=None, dtype=None
+        self,
+        num_features,
+        eps=1e-5,
+        momentum=0.1,
+        affine=True,
+        track_running_stats=True,
+        device=None,
+        dtype=None,
+        *,
+        bias=True,
     ):
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias)
 
     def forward(self, input):
         self._check(input)
@@ -173,9 +187,18 @@ class _InstanceNorm(_RunningNorm):
     """Zero mean and unit variance of each channel of each sample."""
 
     def __init__(
-        self, num_features, eps=1e-5, momentum=0.1, affine=False, track_running_stats=False, device=None, dtype=None
+        self,
+        num_features,
+        eps=1e-5,
+        momentum=0.1,
+        affine=False,
+        track_running_stats=False,
+        device=None,
+        dtype=None,
+        *,
+        bias=True,
     ):
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias)
 
     def forward(self, input):
         self._check(input)
@@ -203,26 +226,25 @@ class InstanceNorm3d(_InstanceNorm):
 class GroupNorm(Module):
     """Zero mean and unit variance of each group of channels of each sample."""
 
-    def __init__(self, num_groups, num_channels, eps=1e-5, affine=True, device=None, dtype=None):
+    def __init__(self, num_groups, num_channels, eps=1e-5, affine=True, device=None, dtype=None, *, bias=True):
         super().__init__()
         if num_channels % num_groups:
             raise ValueError(f"num_channels ({num_channels}) must be divisible by num_groups ({num_groups})")
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
-        for name in ("weight", "bias"):
-            made = Parameter(empty(num_channels, device=device, dtype=dtype)) if affine else None
+        for name, there in (("weight", affine), ("bias", affine and bias)):
+            made = Parameter(empty(num_channels, device=device, dtype=dtype)) if there else None
             self.register_parameter(name, made)
         self.reset_parameters()
 
     def reset_parameters(self):
-        if self.affine:
-            init.ones_(self.weight)
-            init.zeros_(self.bias)
+        _reset(self)
 
     def forward(self, input):
         return group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
     def extra_repr(self):
-        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
+        affine, bias = self.affine, self.bias is not None
+        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={affine}, bias={bias}"
 
 
 class LocalResponseNorm(Module):
