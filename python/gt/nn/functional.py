@@ -305,7 +305,20 @@ def gumbel_softmax(logits, tau=1, hard=False, eps=1e-10, dim=-1):
 
 
 # Functions that have homes of their own, which import this one.
-_HOMES = ("bags", "ctc", "drops", "folds", "grids", "inplace", "margins", "norms", "pools", "resize", "windows")
+_HOMES = (
+    "bags",
+    "ctc",
+    "drops",
+    "folds",
+    "grids",
+    "heads",
+    "inplace",
+    "margins",
+    "norms",
+    "pools",
+    "resize",
+    "windows",
+)
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gt.nn.bags import *  # noqa: F403
@@ -313,6 +326,7 @@ if TYPE_CHECKING:
     from gt.nn.drops import *  # noqa: F403
     from gt.nn.folds import *  # noqa: F403
     from gt.nn.grids import *  # noqa: F403
+    from gt.nn.heads import *  # noqa: F403
     from gt.nn.inplace import *  # noqa: F403
     from gt.nn.margins import *  # noqa: F403
     from gt.nn.norms import *  # noqa: F403
