@@ -1,7 +1,6 @@
 """Error and gamma functions, computed in double precision and given in the type of their argument."""
 
 import math
-from fractions import Fraction
 
 from gt import _gt
 from gt.autograd.function import Function
@@ -101,8 +100,8 @@ def erfinv(input):
 # Recurrences lead from any positive number to one above this, where series in 1 / x are exact.
 _SHIFT = 10
 # Bernoulli's numbers B2, B4, ...
-_BERNOULLI = [Fraction(*b) for b in ((1, 6), (-1, 30), (1, 42), (-1, 30), (5, 66), (-691, 2730), (7, 6), (-3617, 510))]
-_STIRLING = [float(b / (2 * k * (2 * k - 1))) for k, b in enumerate(_BERNOULLI, 1)][::-1]
+_BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)
+_STIRLING = [b / (2 * k * (2 * k - 1)) for k, b in enumerate(_BERNOULLI, 1)][::-1]
 
 
 def _from_integer(x):
@@ -144,13 +143,13 @@ def _positive_polygamma(n, x):
     z = x + _SHIFT
     inverse = 1 / (z * z)
     if n == 0:
-        terms = [float(b / (2 * k)) for k, b in enumerate(_BERNOULLI, 1)][::-1]
+        terms = [b / (2 * k) for k, b in enumerate(_BERNOULLI, 1)][::-1]
         series = z.log() - 0.5 / z - _polynomial(inverse, terms) * inverse
         # The sign of a zero counts, which a sum with zero would lose.
         return series - 1 / x - sum(1 / (x + k) for k in range(1, _SHIFT))
     # Hurwitz's zeta function by the formula of Euler and Maclaurin.
     s = n + 1
-    terms = [float(b * math.prod(range(s, s + 2 * k - 1)) / math.factorial(2 * k)) for k, b in enumerate(_BERNOULLI, 1)]
+    terms = [b * math.prod(range(s, s + 2 * k - 1)) / math.factorial(2 * k) for k, b in enumerate(_BERNOULLI, 1)]
     tail = z ** (1 - s) / (s - 1) + z**-s / 2 + _polynomial(inverse, terms[::-1]) * z ** (-s - 1)
     return (-1) ** s * math.factorial(n) * (tail + sum((x + k) ** -s for k in range(_SHIFT)))
 
