@@ -10,24 +10,19 @@ import gt
 
 INF, NAN = math.inf, math.nan
 ULPS = 2
-# Name: Python's function, and where it is asked.
+# What Python has, and where it is asked.
 RIGHT = {
     "erfc": (math.erfc, np.concatenate([np.linspace(-6, 9.2, 800), [0.0]])),
-    "lgamma": (math.lgamma, np.concatenate([np.linspace(-9.99, 40, 901), 10.0 ** np.arange(-30, 36), [1.0, 2.0]])),
-    "erf of erfinv": (None, np.concatenate([np.linspace(-0.999, 0.999, 801), 10.0 ** -np.arange(1, 30)])),
+    "lgamma": (math.lgamma, np.concatenate([np.linspace(-9.99, 40, 901), 10.0 ** np.arange(-30.0, 36.0), [1.0, 2.0]])),
 }
 
 
 def ulps(mine, right):
-    return (
-        np.abs(mine.astype(np.float64) - right).max(initial=0, where=right != 0)
-        and (
-            np.abs(mine.astype(np.float64) - right) / np.spacing(np.abs(right.astype(np.float32))).astype(np.float64)
-        ).max()
-    )
+    """How many of the last place of single precision the worst element is off."""
+    return (np.abs(mine - right) / np.spacing(np.abs(right.astype(np.float32))).astype(np.float64)).max()
 
 
-@pytest.mark.parametrize("kind", ["erfc", "lgamma"])
+@pytest.mark.parametrize("kind", RIGHT)
 def test_single_precision_is_exact_to_the_last_places(kind):
     f, x = RIGHT[kind]
     x = x.astype(np.float32)
@@ -39,7 +34,7 @@ def test_single_precision_is_exact_to_the_last_places(kind):
 
 
 def test_the_inverse_of_erf():
-    x = RIGHT["erf of erfinv"][1]
+    x = np.concatenate([np.linspace(-0.999, 0.999, 801), 10.0 ** -np.arange(1.0, 30.0)])
     found = gt.erfinv(gt.tensor(x))
     np.testing.assert_allclose(found.erf().numpy(), x, rtol=1e-14)
     single = gt.tensor(x.astype(np.float32)).erfinv().numpy()
@@ -55,8 +50,8 @@ def test_gamma_functions_by_recurrence():
         step = (-1) ** n * math.factorial(n) / x ** (n + 1)
         right = ((x + 1).polygamma(n) - step).numpy()
         np.testing.assert_allclose(x.polygamma(n).numpy()[:-1], right[:-1], rtol=1e-8)
-    assert abs(gt.digamma(gt.tensor(1.0, dtype=gt.float64)).item() + 0.5772156649015329) < 1e-15
-    assert abs(gt.polygamma(1, gt.tensor(1.0, dtype=gt.float64)).item() - math.pi**2 / 6) < 1e-15
+    assert abs(gt.digamma(gt.tensor(1.0, dtype=gt.float64)).item() + 0.5772156649015329) < 1e-14
+    assert abs(gt.polygamma(1, gt.tensor(1.0, dtype=gt.float64)).item() - math.pi**2 / 6) < 1e-14
 
 
 def test_gamma_functions_at_their_poles():
