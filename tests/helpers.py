@@ -75,6 +75,32 @@ def theirs(array, dtype=None, grad=False):
     return t.requires_grad_() if grad else t
 
 
+def flat(result):
+    """The parts of a result, however they are packed."""
+    if isinstance(result, (tuple, list)):
+        return [part for item in result for part in flat(item)]
+    return [result]
+
+
+def compare(case, arrays, tolerance=None):
+    """Checks results and gradients of `case(library, *tensors)` against PyTorch's."""
+    seen = []
+    for library, make in ((gt, ours), (torch, theirs)):
+        leaves = [make(a, grad=a.dtype.kind == "f") for a in arrays]
+        outs = flat(case(library, *leaves))
+        parts = [(o * o + o).sum() * (i + 1) for i, o in enumerate(outs) if getattr(o, "requires_grad", False)]
+        if parts:
+            sum(parts).backward()
+        seen.append((outs, [leaf.grad for leaf in leaves]))
+    check(seen[0][0], seen[1][0], tolerance)
+    for mine, right in zip(seen[0][1], seen[1][1]):
+        # One library may call a gradient zero where the other says there is none.
+        if mine is None or right is None:
+            assert not any(values(g).any() for g in (mine, right) if g is not None)
+        else:
+            check(mine, right, tolerance)
+
+
 needs_torch = __import__("pytest").mark.skipif(torch is None, reason="PyTorch is not installed")
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import check, needs_torch, torch
+from helpers import check, compare, draw, needs_new_torch, needs_torch, torch
 
 import gt
 from gt import nn
@@ -51,6 +51,13 @@ CASES = {
     "batch norm of images": (lambda nn: nn.BatchNorm2d(3), [(2, 3, 4, 4)], plain),
     "batch norm, evaluated": (lambda nn: nn.BatchNorm1d(4).eval(), [(5, 4)], plain),
     "batch norm, mean of all": (lambda nn: nn.BatchNorm1d(4, momentum=None), [(5, 4)], plain),
+    "norms without bias": (
+        lambda nn: nn.Sequential(
+            nn.BatchNorm1d(4, bias=False), nn.GroupNorm(2, 4, bias=False), nn.InstanceNorm1d(4, affine=True, bias=False)
+        ),
+        [(3, 4, 5)],
+        plain,
+    ),
     "group norm": (lambda nn: nn.GroupNorm(2, 4), [(3, 4, 5)], plain),
     "instance norm": (lambda nn: nn.InstanceNorm1d(4, affine=True), [(3, 4, 5)], plain),
     "rnn": (lambda nn: nn.RNN(3, 4, nonlinearity="relu"), [(6, 2, 3)], plain),
@@ -91,6 +98,8 @@ CASES = {
 @needs_torch
 @pytest.mark.parametrize("name", CASES)
 def test_layers_are_pytorchs(name):
+    if name == "norms without bias":
+        needs_new_torch("the bias of norms")
     make, shapes, call = CASES[name]
     mine, right = trained(make, shapes, call, gt), trained(make, shapes, call, torch)
     assert list(make(gt.nn).state_dict()) == list(make(torch.nn).state_dict())
@@ -129,6 +138,24 @@ def test_lstm_by_hand():
     out, (h, c) = layer(x)
     check(out[-1], state[0].detach().numpy(), dtype=False)
     check(c[0], state[1].detach().numpy(), dtype=False)
+
+
+@needs_torch
+def test_attention_with_weights_of_the_callers():
+    def attend(T, q, k, w, o, b, separate):
+        part = w.chunk(3)
+        options = {"need_weights": not separate, "attn_mask": causal(T, 3)}
+        if separate:
+            names = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
+            options.update(use_separate_proj_weight=True, **dict(zip(names, part)))
+        out, weights = T.nn.functional.multi_head_attention_forward(
+            q, k, k, 8, 2, None if separate else w, b, None, None, separate, 0.0, o, None, **options
+        )
+        return [out] if weights is None else [out, weights]
+
+    shapes = [(3, 2, 8), (3, 2, 8), (24, 8), (8, 8), (24,)]
+    for separate in (False, True):
+        compare(lambda T, *given, s=separate: attend(T, *given, s), [draw(shape, "float64") for shape in shapes])
 
 
 def test_replaced_layers_keep_their_place():

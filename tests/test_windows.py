@@ -4,10 +4,13 @@ import itertools
 
 import numpy as np
 import pytest
-from helpers import check, draw, needs_torch, ours, theirs, torch
+from helpers import check, draw, flat, needs_torch, ours, theirs, torch
 
 import gt
+from gt import nn
 from gt.nn import functional as F
+
+INF = float("inf")
 
 
 def convolved(x, weight, bias, stride, padding, dilation, groups):
@@ -61,6 +64,50 @@ CASES = {
     "avg inside": lambda F, x, w, v, s: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
     "adaptive": lambda F, x, w, v, s: (F.adaptive_avg_pool2d(x, (4, 3)), F.adaptive_max_pool2d(x, (None, 2))),
     "shuffle": lambda F, x, w, v, s: (F.pixel_shuffle(x, 2), F.pixel_unshuffle(x[..., :6], 2)),
+    "adaptive indices": lambda F, x, w, v, s: (
+        *F.adaptive_max_pool2d(x, (4, 3), return_indices=True),
+        *F.adaptive_max_pool1d(s, 3, True),
+        *F.adaptive_max_pool3d(x.view(2, 2, 2, 6, 7), (1, 4, 7), True),
+    ),
+    "adaptive ties": lambda F, x, w, v, s: F.adaptive_max_pool2d(x.round(), (3, 2)) + 0 * x.sum(),
+    "indices by name": lambda F, x, w, v, s: (
+        *F.max_pool2d_with_indices(x, 3, 2),
+        *F.adaptive_max_pool2d_with_indices(x, 2),
+    ),
+    "adaptive volumes": lambda F, x, w, v, s: (
+        F.adaptive_avg_pool3d(x.view(2, 2, 2, 6, 7), (1, 4, 3)),
+        F.adaptive_max_pool3d(x.view(2, 2, 2, 6, 7), (None, 2, 3)),
+    ),
+    "unpool": lambda F, x, w, v, s: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2, output_size=(6, 7)),
+    "unpool1d": lambda F, x, w, v, s: (
+        F.max_unpool1d(*F.max_pool1d(s, 3, return_indices=True), 3),
+        F.max_unpool1d(*F.max_pool1d(s[0], 3, 2, 1, return_indices=True), 3, 2, 1),
+    ),
+    "unpool3d": lambda F, x, w, v, s: F.max_unpool3d(
+        *F.max_pool3d(x.view(2, 2, 2, 6, 7), (1, 2, 2), return_indices=True), (1, 2, 2), output_size=(2, 2, 2, 6, 7)
+    ),
+    "lp": lambda F, x, w, v, s: (
+        F.lp_pool2d(x, 2, (2, 3), ceil_mode=True),
+        F.lp_pool1d(s.abs(), 1.5, 3, 2),
+        F.lp_pool3d(x.view(2, 2, 2, 6, 7), 2, 2),
+        F.lp_pool2d(x, INF, 2),
+        F.lp_pool2d(x, -INF, 2),
+    ),
+    "unfold": lambda F, x, w, v, s: (
+        F.unfold(x, (2, 3)),
+        F.unfold(x[0], 3, dilation=(1, 2), padding=(2, 1), stride=(2, 1)),
+    ),
+    "fold": lambda F, x, w, v, s: (
+        F.fold(F.unfold(x, (2, 3), padding=1, stride=2), (6, 7), (2, 3), padding=1, stride=2),
+        F.fold(s, (4, 4), 2),
+        F.fold(w.reshape(36, 4), (4, 4), 3, dilation=1),
+        F.fold(w.reshape(36, 4), (6, 6), 3, dilation=2),
+    ),
+    "response norm": lambda F, x, w, v, s: (
+        F.local_response_norm(x, 3, 0.1, 0.6, 2.0),
+        F.local_response_norm(s, 2, 0.5),
+        F.local_response_norm(x.view(2, 2, 2, 6, 7), 4, 0.5),
+    ),
     "triplet": lambda F, x, w, v, s: F.triplet_margin_loss(s[0], s[1], s[0] * 0.5, swap=True),
     "cosine": lambda F, x, w, v, s: F.cosine_embedding_loss(s[0], s[1], (s[0, :, 0] > 0) * 2 - 1, margin=0.1),
     "ranking": lambda F, x, w, v, s: F.margin_ranking_loss(s[0], s[1], (s[0] > 0) * 2.0 - 1, margin=0.5),
@@ -78,11 +125,47 @@ def test_against_torch(kind):
     for functions, make in ((F, ours), (torch.nn.functional, theirs)):
         shapes = [(2, 4, 6, 7), (4, 4, 3, 3), (4, 2, 2, 3), (2, 4, 9)]
         leaves = [make(draw(shape, "float64"), grad=True) for shape in shapes]
-        out = CASES[kind](functions, *leaves)
-        outs = list(out) if isinstance(out, tuple) else [out]
+        outs = flat(CASES[kind](functions, *leaves))
         sum((o * o + o).sum() for o in outs if o.is_floating_point()).backward()
         seen.append([outs, [x.grad for x in leaves if x.grad is not None]])
     check(*seen)
+
+
+MODULES = [
+    lambda nn: nn.Unfold(2, padding=1),
+    lambda nn: nn.Fold((4, 5), (2, 1), stride=(1, 2)),
+    lambda nn: nn.LocalResponseNorm(3),
+    lambda nn: nn.LPPool2d(2, 3, ceil_mode=True),
+    lambda nn: nn.MaxUnpool2d(2, 3),
+    lambda nn: nn.MaxUnpool1d(2, padding=1),
+    lambda nn: nn.AdaptiveAvgPool3d((1, None, 2)),
+    lambda nn: nn.AdaptiveMaxPool3d(2),
+]
+
+
+@needs_torch
+@pytest.mark.parametrize("i", range(len(MODULES)))
+def test_modules_print_as_in_pytorch(i):
+    assert repr(MODULES[i](nn)) == repr(MODULES[i](torch.nn))
+
+
+def test_modules_do_what_their_functions_do():
+    x = ours(draw((2, 4, 6, 6), "float32"))
+    check(nn.Fold((6, 6), 3)(nn.Unfold(3)(x)), F.fold(F.unfold(x, 3), (6, 6), 3))
+    values, places = nn.MaxPool2d(2, return_indices=True)(x)
+    back = nn.MaxUnpool2d(2)(values, places)
+    assert back.shape == x.shape and (back != 0).sum().item() == values.numel()
+    check(back.sum(), values.sum())
+    check(nn.LPPool2d(2, 2)(x), F.lp_pool2d(x, 2.0, 2))
+    check(nn.AdaptiveMaxPool3d(2)(x), F.adaptive_max_pool3d(x, 2))
+    values, places = nn.AdaptiveMaxPool2d(3, return_indices=True)(x)
+    check(x.flatten(2).gather(2, places.flatten(2)).view(values.shape), values)
+
+
+def test_folding_counts_the_windows():
+    ones = gt.ones(1, 1, 4, 4)
+    counts = F.fold(F.unfold(ones, 3), (4, 4), 3)
+    assert counts[0, 0].tolist() == [[1, 2, 2, 1], [2, 4, 4, 2], [2, 4, 4, 2], [1, 2, 2, 1]]
 
 
 def test_a_small_network_learns():
@@ -122,3 +205,15 @@ def test_what_is_refused():
         F.max_pool2d(x, 2, padding=2)
     with pytest.raises(RuntimeError, match="strided"):
         F.conv2d(x, gt.zeros(4, 3, 3, 3), stride=2, padding="same")
+    with pytest.raises(RuntimeError, match="divisible by the product of kernel_size"):
+        F.fold(gt.zeros(1, 3, 9), (4, 4), 2)
+    with pytest.raises(RuntimeError, match="number of sliding blocks 3 . 3 = 9"):
+        F.fold(gt.zeros(1, 4, 8), (4, 4), 2)
+    with pytest.raises(RuntimeError, match="make no block"):
+        F.unfold(x, 5)
+    with pytest.raises(ValueError, match="must be between"):
+        F.max_unpool2d(x, gt.zeros(1, 3, 4, 4, dtype=gt.int64), 2, output_size=(11, 8))
+    with pytest.raises(ValueError, match="non-zero"):
+        F.lp_pool2d(x, 0, 2)
+    with pytest.raises(ValueError, match="3D or higher"):
+        F.local_response_norm(x[0, 0], 2)

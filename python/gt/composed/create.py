@@ -1,10 +1,21 @@
 """Functions that make tensors."""
 
+import math
+
 from gt import _gt
 from gt._gt import Tensor
 from gt.composed.info import iinfo
 
-__all__ = ["logspace", "normal", "randint_like", "scalar_tensor"]
+__all__ = [
+    "bartlett_window",
+    "blackman_window",
+    "hamming_window",
+    "hann_window",
+    "logspace",
+    "normal",
+    "randint_like",
+    "scalar_tensor",
+]
 
 
 def multinomial(self, num_samples, replacement=False, *, generator=None):
@@ -54,3 +65,48 @@ def randint_like(input, low, high=None, *, generator=None, dtype=None, device=No
 def scalar_tensor(s, *, dtype=None, device=None):
     """A tensor with one number and no dimensions."""
     return _gt.full((), s, dtype=dtype or _gt.float32, device=device)
+
+
+def _window(name, length, periodic, options, shape):
+    """A function of numbers from 0 to 1 in a window's length; a periodic one goes on where it began."""
+    dtype, device = options.pop("dtype", None), options.pop("device", None)
+    requires_grad = options.pop("requires_grad", False)
+    options.pop("layout", None)
+    if options:
+        raise TypeError(f"{name}() got an unexpected keyword argument '{next(iter(options))}'")
+    if length < 0:
+        raise RuntimeError(f"{name} requires non-negative window_length, got window_length={length}")
+    dtype = dtype or _gt.get_default_dtype()
+    if not dtype.is_floating_point:
+        raise RuntimeError(f"{name} expects floating point dtypes, got: {dtype}")
+    steps = length if periodic else length - 1
+    made = shape(_gt.arange(length, dtype=_gt.float64) / steps) if length > 1 else _gt.ones(length)
+    made = made.to(dtype)
+    made = made if device is None else made.to(device)
+    return made.requires_grad_() if requires_grad else made
+
+
+def hann_window(window_length, periodic=True, **options):
+    """A raised cosine."""
+    return hamming_window(window_length, periodic, 0.5, 0.5, **options)
+
+
+def hamming_window(window_length, periodic=True, alpha=0.54, beta=0.46, **options):
+    """`alpha` less `beta` times a cosine."""
+    turn = 2 * math.pi
+    return _window("hamming_window", window_length, periodic, options, lambda x: alpha - beta * (x * turn).cos())
+
+
+def blackman_window(window_length, periodic=True, **options):
+    """A sum of two cosines that is nearly zero at its ends."""
+    turn = 2 * math.pi
+
+    def shape(x):
+        return 0.42 - 0.5 * (x * turn).cos() + 0.08 * (x * (2 * turn)).cos()
+
+    return _window("blackman_window", window_length, periodic, options, shape)
+
+
+def bartlett_window(window_length, periodic=True, **options):
+    """A triangle."""
+    return _window("bartlett_window", window_length, periodic, options, lambda x: 1 - (2 * x - 1).abs())

@@ -6,7 +6,8 @@ _NAMES = (
     "absolute addmm addmv addr addbmm baddbmm clip cosh cumprod divide exp2 fmod frac greater greater_equal less "
     "less_equal log10 log2 logical_and logical_not logical_or logical_xor logit nan_to_num negative not_equal sinc "
     "sinh square subtract tan true_divide xlogy copysign deg2rad rad2deg heaviside hypot ldexp fix float_power sgn "
-    "asinh acosh atanh arcsinh arccosh arctanh bitwise_left_shift bitwise_right_shift scatter_reduce threshold"
+    "asinh acosh atanh arcsinh arccosh arctanh bitwise_left_shift bitwise_right_shift scatter_reduce threshold "
+    "digamma erfc erfinv gcd index_reduce lcm lgamma mvlgamma polygamma put renorm"
 )
 
 

@@ -15,15 +15,22 @@ __all__ = [
     "LongTensor",
     "ShortTensor",
     "are_deterministic_algorithms_enabled",
+    "adjoint",
     "can_cast",
     "channels_last",
+    "conj",
+    "conj_physical",
     "contiguous_format",
     "get_num_threads",
+    "imag",
     "initial_seed",
     "is_complex",
     "is_inference",
     "is_signed",
     "preserve_format",
+    "real",
+    "resolve_conj",
+    "resolve_neg",
     "seed",
     "set_num_threads",
     "strided",
@@ -76,6 +83,24 @@ def can_cast(from_, to):
 
 def is_complex(input):
     return False
+
+
+def real(input):
+    """The tensor itself, which has no imaginary part."""
+    return input
+
+
+conj = conj_physical = resolve_conj = resolve_neg = real
+
+
+def imag(input):
+    """Refused, as PyTorch refuses it for real numbers."""
+    raise TypeError("imag is not implemented for tensors with non-complex dtypes.")
+
+
+def adjoint(input):
+    """The last two dimensions turned."""
+    return input.mT
 
 
 def is_signed(input):
@@ -143,6 +168,16 @@ PROPERTIES = {
 }
 
 
+def _matrix(self):
+    if self.dim() not in (0, 2):
+        raise RuntimeError(f"tensor.H is only supported on matrices (2-D tensors). Got {self.dim()}-D tensor.")
+    return self.mT if self.dim() else self
+
+
+# Attributes that are a function of the tensor.
+DERIVED = {"H": _matrix, "imag": imag, "mH": adjoint, "real": real}
+
+
 def constant(value):
     """An attribute that is the same for every tensor."""
     return property(lambda self: value)
@@ -198,9 +233,11 @@ METHODS = {
     "is_shared": is_shared,
     "pin_memory": _dense,
     "resize_": resize_,
+    "adjoint": adjoint,
     "resolve_conj": _dense,
     "resolve_neg": _dense,
     "conj": _dense,
+    "conj_physical": _dense,
     "set_": set_,
     "share_memory_": _dense,
     "to_dense": _dense,

@@ -1,12 +1,14 @@
 """Elementwise functions."""
 
 import math
+from collections import namedtuple
 
 from gt import _gt
 from gt._gt import Tensor
 
 __all__ = [
     "acosh",
+    "angle",
     "arccosh",
     "arcsinh",
     "arctanh",
@@ -18,13 +20,17 @@ __all__ = [
     "deg2rad",
     "fix",
     "float_power",
+    "frexp",
     "fmax",
     "fmin",
+    "gcd",
+    "hardshrink",
     "heaviside",
     "hypot",
     "isneginf",
     "isposinf",
     "isreal",
+    "lcm",
     "ldexp",
     "logaddexp",
     "logaddexp2",
@@ -37,6 +43,8 @@ __all__ = [
     "threshold",
     "xlogy",
 ]
+
+Parts = namedtuple("Parts", ["mantissa", "exponent"])
 
 fix = Tensor.trunc
 sgn = Tensor.sign
@@ -223,6 +231,11 @@ def threshold(input, threshold, value):
     return input.masked_fill(input <= threshold, value)
 
 
+def hardshrink(input, lambd=0.5):
+    """Zero where the input is near zero."""
+    return input.masked_fill(input.abs() <= lambd, 0)
+
+
 def isposinf(input):
     return input.isinf() & (input > 0)
 
@@ -247,6 +260,49 @@ def float_power(input, exponent):
     """`input ** exponent` in double precision."""
     exponent = exponent.double() if isinstance(exponent, Tensor) else float(exponent)
     return _gt.pow(input.double() if isinstance(input, Tensor) else float(input), exponent)
+
+
+def frexp(input):
+    """Numbers from 1/2 to 1 and powers of two, whose product is the input."""
+    if not input.is_floating_point():
+        raise RuntimeError(f"frexp: expected a floating-point tensor, got {input.dtype}")
+    x = input.double()
+    plain = (x != 0) & ~x.isinf() & ~x.isnan()
+    size = _gt.where(plain, x.detach().abs(), 0.5)
+    power = size.log2().floor() + 1
+    # The logarithm of what is next to a power of two is rounded to it. Two steps reach powers beyond all numbers.
+    half = (power / 2).floor()
+    share = size / _gt.pow(2.0, half) / _gt.pow(2.0, power - half)
+    power = power + (share >= 1).double() - (share < 0.5).double()
+    half = (power / 2).floor()
+    power, half = _gt.where(plain, power, 0.0), _gt.where(plain, half, 0.0)
+    mantissa = x / _gt.pow(2.0, half) / _gt.pow(2.0, power - half)
+    return Parts(mantissa.to(input.dtype), power.to(_gt.int32))
+
+
+def angle(input):
+    """0 for numbers from zero, pi for negative ones."""
+    x = _float(input)
+    return _gt.where(x.isnan(), x, (x < 0).to(x.dtype) * math.pi)
+
+
+def gcd(input, other):
+    """The greatest common divisor."""
+    _tensor("gcd", other)
+    _whole("gcd", input, other)
+    dtype = _gt.result_type(input, other)
+    a, b = _gt.broadcast_tensors(input.to(dtype).abs(), other.to(dtype).abs())
+    # So many steps of Euclid's algorithm as Fibonacci's numbers of this size take.
+    for _ in range(dtype.itemsize * 12 + 1):
+        done = b == 0
+        a, b = _gt.where(done, a, b), a % _gt.where(done, 1, b)
+    return a
+
+
+def lcm(input, other):
+    """The least common multiple."""
+    divisor = gcd(input, other)
+    return (input // _gt.where(divisor == 0, 1, divisor) * other).abs().to(divisor.dtype)
 
 
 # Python's operators that are functions here.

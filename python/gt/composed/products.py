@@ -16,6 +16,7 @@ __all__ = [
     "inner",
     "kron",
     "matrix_power",
+    "renorm",
     "vdot",
 ]
 
@@ -125,3 +126,14 @@ def chain_matmul(*matrices):
         return matrices[i] if i == j else product(i, cut[i][j]) @ product(cut[i][j] + 1, j)
 
     return product(0, count - 1)
+
+
+def renorm(input, p, dim, maxnorm):
+    """With the parts along a dimension shortened whose norm is more than `maxnorm`."""
+    if maxnorm < 0:
+        raise RuntimeError(f"renorm: expected maxnorm to be >= 0 but got {maxnorm}")
+    if input.dim() < 2:
+        raise RuntimeError(f"renorm: input needs at least 2 dimensions, got {input.dim()} dimensions")
+    dim %= input.dim()
+    size = input.norm(p, [d for d in range(input.dim()) if d != dim], keepdim=True)
+    return input * _gt.where(size > maxnorm, maxnorm / (size + 1e-7), 1.0)

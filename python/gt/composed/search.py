@@ -12,6 +12,7 @@ __all__ = [
     "combinations",
     "cummax",
     "cummin",
+    "index_reduce",
     "logcumsumexp",
     "mode",
     "nanmedian",
@@ -320,6 +321,15 @@ def scatter_reduce(input, dim, index, src, reduce, *, include_self=True):
     return total / count if input.is_floating_point() else total.div(count, rounding_mode="floor")
 
 
+def index_reduce(input, dim, index, source, reduce, *, include_self=True):
+    """Joins slices of `source` to those at the indices: their product, mean, largest or smallest."""
+    if reduce not in ("prod", "mean", "amax", "amin"):
+        raise RuntimeError(f"index_reduce(): Expected reduce to be one of prod, mean, amax or amin but got {reduce}.")
+    shape = [-1 if d == dim % max(1, source.dim()) else 1 for d in range(source.dim())]
+    places = index.long().reshape(shape).expand(source.shape)
+    return scatter_reduce(input, dim, places, source, reduce, include_self=include_self)
+
+
 def _product(input, dim, index, src, include_self):
     out = input
     if not include_self:
@@ -381,6 +391,6 @@ def vander(x, N=None, increasing=False):
 
 
 METHODS = (
-    "cummax cummin logcumsumexp mode nanmedian nanquantile quantile repeat_interleave scatter scatter_reduce unique "
-    "unique_consecutive"
+    "cummax cummin index_reduce logcumsumexp mode nanmedian nanquantile quantile repeat_interleave scatter scatter_reduce "
+    "unique unique_consecutive"
 ).split()

@@ -22,7 +22,10 @@ __all__ = [
     "hsplit",
     "index_put",
     "is_nonzero",
+    "is_same_size",
     "meshgrid",
+    "narrow_copy",
+    "put",
     "rot90",
     "select_scatter",
     "slice_scatter",
@@ -32,6 +35,10 @@ __all__ = [
     "trace",
     "tril_indices",
     "triu_indices",
+    "unravel_index",
+    "unsafe_chunk",
+    "unsafe_split",
+    "unsafe_split_with_sizes",
     "vsplit",
 ]
 
@@ -201,6 +208,31 @@ def index_put(input, indices, values, accumulate=False):
     return input.clone().index_put_(indices, values, accumulate)
 
 
+def put(input, index, source, accumulate=False):
+    """A copy with the elements of `source` at places of the whole, counted in rows."""
+    if index.is_floating_point() or index.numel() != source.numel():
+        raise RuntimeError(
+            f"put: expected as many integers as elements of the source, got {list(index.shape)} of {index.dtype} and "
+            f"{list(source.shape)}"
+        )
+    flat = input.reshape(-1).clone()
+    return flat.index_put_((index.reshape(-1).long(),), source.reshape(-1), accumulate).reshape(input.shape)
+
+
+def unravel_index(indices, shape):
+    """The index in each dimension of places of the whole, counted in rows."""
+    if indices.is_floating_point() or indices.dtype == _gt.bool:
+        raise ValueError(f"expected 'indices' to be integer dtype, but got {indices.dtype}")
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    if any(n < 0 for n in sizes):
+        raise ValueError(f"'shape' cannot have negative values, but got {sizes}")
+    found, rest = [], indices
+    for n in reversed(sizes):
+        found.append(rest % n)
+        rest = rest // n
+    return tuple(found[::-1])
+
+
 def fill_diagonal_(self, fill_value, wrap=False):
     """Writes a number along the main diagonal."""
     if wrap:
@@ -251,8 +283,9 @@ def is_nonzero(input):
     return bool(input != 0)
 
 
-def is_same_size(self, other):
-    return tuple(self.shape) == tuple(other.shape)
+def is_same_size(input, other):
+    """Whether two tensors have the same shape."""
+    return tuple(input.shape) == tuple(other.shape)
 
 
 def sum_to_size(self, *size):
@@ -267,6 +300,26 @@ def sum_to_size(self, *size):
 def split(tensor, split_size_or_sections, dim=0):
     """Parts of a size, or of the given sizes."""
     return tensor.split(split_size_or_sections, dim)
+
+
+def narrow_copy(input, dim, start, length):
+    """A copy of a part of a dimension."""
+    return input.narrow(dim, start, length).clone()
+
+
+def unsafe_chunk(input, chunks, dim=0):
+    """`chunk`, which is safe here."""
+    return input.chunk(chunks, dim)
+
+
+def unsafe_split(input, split_size, dim=0):
+    """`split`, which is safe here."""
+    return input.split(split_size, dim)
+
+
+def unsafe_split_with_sizes(input, split_sizes, dim=0):
+    """`split_with_sizes`, which is safe here."""
+    return input.split(split_sizes, dim)
 
 
 def split_with_sizes(input, split_sizes, dim=0):

@@ -14,6 +14,7 @@ __all__ = [
     "cumulative_trapezoid",
     "diff",
     "dist",
+    "gradient",
     "histc",
     "isin",
     "nanmean",
@@ -103,6 +104,56 @@ trapz = trapezoid
 def cumulative_trapezoid(y, x=None, *, dx=1.0, dim=-1):
     """The area up to each point, by trapezoids."""
     return _steps(y, x, dx, dim).cumsum(dim)
+
+
+def _slope(f, dim, spacing, edge_order):
+    """The slope along a dimension, where neighbours are a number or the numbers of a tensor apart."""
+    n = f.shape[dim]
+    if n < edge_order + 1:
+        raise RuntimeError(
+            f"torch.gradient expected each dimension size to be at least edge_order+1, got {n} and {edge_order}"
+        )
+    apart = spacing
+    if isinstance(spacing, Tensor):
+        apart = spacing.diff().view([-1 if d == dim else 1 for d in range(f.dim())])
+
+    def at(start, count=1):
+        return f.narrow(dim, start % n, count)
+
+    def gap(start, count=1):
+        return apart.narrow(dim, start % (n - 1), count) if isinstance(apart, Tensor) else apart
+
+    def edge(first, second, third, near, far, sign):
+        if edge_order == 1:
+            return (second - first) / near * sign
+        both = near + far
+        return sign * (
+            second * (both / (near * far)) - first * ((near + both) / (near * both)) - third * (near / (far * both))
+        )
+
+    parts = [edge(at(0), at(1), at(2) if n > 2 else None, gap(0), gap(1), 1)]
+    if n > 2:
+        before, after = gap(0, n - 2), gap(1, n - 2)
+        left, middle, right = at(0, n - 2), at(1, n - 2), at(2, n - 2)
+        if isinstance(apart, Tensor):
+            rise = (right - middle) * (before / after) + (middle - left) * (after / before)
+            parts.append(rise / (before + after))
+        else:
+            parts.append((right - left) / (2 * apart))
+    parts.append(edge(at(-1), at(-2), at(-3) if n > 2 else None, gap(-1), gap(-2), -1))
+    return _gt.cat(parts, dim)
+
+
+def gradient(input, *, spacing=1, dim=None, edge_order=1):
+    """The slope along each dimension, by differences of neighbours that stand so far apart, or at coordinates."""
+    if edge_order not in (1, 2):
+        raise RuntimeError(f"torch.gradient only supports edge_order=1 and edge_order=2, got {edge_order}")
+    dims = list(range(input.dim())) if dim is None else [dim] if isinstance(dim, int) else list(dim)
+    each = list(spacing) if isinstance(spacing, (list, tuple)) else [spacing] * len(dims)
+    if len(each) != len(dims):
+        raise RuntimeError(f"torch.gradient expected spacing for each of {len(dims)} dimensions, got {len(each)}")
+    dims = [d % input.dim() for d in dims]
+    return tuple(_slope(input, d, apart, edge_order) for d, apart in zip(dims, each))
 
 
 def cov(input, *, correction=1, fweights=None, aweights=None):

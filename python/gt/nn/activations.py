@@ -111,6 +111,20 @@ class Threshold(_Activation):
         return self._also_inplace(f"threshold={self.threshold}, value={self.value}")
 
 
+class RReLU(_Activation):
+    """A leaky ReLU with slopes drawn at random while training."""
+
+    def __init__(self, lower=1 / 8, upper=1 / 3, inplace=False):
+        super().__init__(inplace)
+        self.lower, self.upper = lower, upper
+
+    def forward(self, input):
+        return F.rrelu(input, self.lower, self.upper, self.training, self.inplace)
+
+    def extra_repr(self):
+        return self._also_inplace(f"lower={self.lower}, upper={self.upper}")
+
+
 class PReLU(Module):
     """A leaky ReLU whose slope is learnt."""
 
@@ -222,3 +236,12 @@ class Softmin(_AlongDim):
 class LogSoftmax(_AlongDim):
     def forward(self, input):
         return F.log_softmax(input, self.dim)
+
+
+class Softmax2d(Module):
+    """`Softmax` over the channels of images."""
+
+    def forward(self, input):
+        if input.dim() not in (3, 4):
+            raise ValueError(f"Softmax2d: expected input to be 3D or 4D, got {input.dim()}D instead")
+        return F.softmax(input, -3)

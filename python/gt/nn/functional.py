@@ -1,7 +1,6 @@
 """Functions of layers and losses."""
 
 import functools
-import math
 import warnings
 
 from gt import _gt
@@ -24,21 +23,21 @@ from gt._gt import (
     smooth_l1_loss,
 )
 from gt.autograd.grad_mode import no_grad
+from gt.composed.pointwise import hardshrink
 from gt.composed.search import pairwise_distance, pdist
+from gt.nn.margins import said
 
 __all__ = [
     "bilinear",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "celu",
-    "cosine_embedding_loss",
     "cosine_similarity",
     "cross_entropy",
     "cross_entropy_loss",
     "dropout",
     "elu",
     "embedding",
-    "gaussian_nll_loss",
     "gelu",
     "glu",
     "gumbel_softmax",
@@ -46,7 +45,6 @@ __all__ = [
     "hardsigmoid",
     "hardswish",
     "hardtanh",
-    "hinge_embedding_loss",
     "huber_loss",
     "kl_div",
     "l1_loss",
@@ -55,7 +53,6 @@ __all__ = [
     "linear",
     "log_softmax",
     "logsigmoid",
-    "margin_ranking_loss",
     "mish",
     "mse_loss",
     "nll_loss",
@@ -64,7 +61,6 @@ __all__ = [
     "pad",
     "pairwise_distance",
     "pdist",
-    "poisson_nll_loss",
     "prelu",
     "relu",
     "relu6",
@@ -74,7 +70,6 @@ __all__ = [
     "sigmoid",
     "silu",
     "smooth_l1_loss",
-    "soft_margin_loss",
     "softmax",
     "softmin",
     "softplus",
@@ -83,7 +78,6 @@ __all__ = [
     "tanh",
     "tanhshrink",
     "threshold",
-    "triplet_margin_loss",
 ]
 
 sigmoid = function(Tensor.sigmoid)
@@ -158,13 +152,6 @@ def celu(input, alpha=1.0):
     return _gt.where(positive, input, alpha * (input.masked_fill(positive, 0) / alpha).expm1())
 
 
-def said(size_average, reduce, reduction):
-    """What becomes of the elements of a loss; the first two are PyTorch's old way to say so."""
-    if size_average is None and reduce is None:
-        return reduction
-    return "none" if reduce is False else "sum" if size_average is False else "mean"
-
-
 def cross_entropy(
     input,
     target,
@@ -234,10 +221,6 @@ def tanhshrink(input):
 
 def softshrink(input, lambd=0.5):
     return _gt.where(input > lambd, input - lambd, _gt.where(input < -lambd, input + lambd, input * 0))
-
-
-def hardshrink(input, lambd=0.5):
-    return input.masked_fill(input.abs() <= lambd, 0)
 
 
 @_also_in_place
@@ -359,70 +342,42 @@ def gumbel_softmax(logits, tau=1, hard=False, eps=1e-10, dim=-1):
     return one - soft.detach() + soft
 
 
-def _reduced(loss, reduction):
-    if reduction not in ("none", "mean", "sum"):
-        raise ValueError(f"{reduction} is not a valid value for reduction")
-    return loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
+# Functions that have homes of their own, which import this one.
+_HOMES = (
+    "bags",
+    "ctc",
+    "drops",
+    "folds",
+    "grids",
+    "heads",
+    "inplace",
+    "margins",
+    "norms",
+    "pools",
+    "resize",
+    "windows",
+)
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gt.nn.bags import *  # noqa: F403
+    from gt.nn.ctc import *  # noqa: F403
+    from gt.nn.drops import *  # noqa: F403
+    from gt.nn.folds import *  # noqa: F403
+    from gt.nn.grids import *  # noqa: F403
+    from gt.nn.heads import *  # noqa: F403
+    from gt.nn.inplace import *  # noqa: F403
+    from gt.nn.margins import *  # noqa: F403
+    from gt.nn.norms import *  # noqa: F403
+    from gt.nn.pools import *  # noqa: F403
+    from gt.nn.resize import *  # noqa: F403
+    from gt.nn.windows import *  # noqa: F403
 
 
-def margin_ranking_loss(input1, input2, target, margin=0.0, reduction="mean"):
-    """How far the order of two falls short of what the sign of `target` says, with a margin."""
-    return _reduced((-target * (input1 - input2) + margin).clamp(min=0), reduction)
+def _gather():
+    """Offers the functions of those homes too, once they are there."""
+    from importlib import import_module
 
-
-def triplet_margin_loss(anchor, positive, negative, margin=1.0, p=2.0, eps=1e-6, swap=False, reduction="mean"):
-    """How far the distance to what is alike exceeds that to what is not, with a margin."""
-    near, far = pairwise_distance(anchor, positive, p, eps), pairwise_distance(anchor, negative, p, eps)
-    if swap:
-        far = far.minimum(pairwise_distance(positive, negative, p, eps))
-    return _reduced((near - far + margin).clamp(min=0), reduction)
-
-
-def hinge_embedding_loss(input, target, margin=1.0, reduction="mean"):
-    """A distance where the target is 1, and how far it falls short of the margin where it is -1."""
-    loss = _gt.where(target == 1, input, 0.0) + _gt.where(target == -1, (margin - input).clamp(min=0), 0.0)
-    return _reduced(loss, reduction)
-
-
-def cosine_embedding_loss(input1, input2, target, margin=0.0, reduction="mean"):
-    """One less the cosine where the target is 1, and the cosine above the margin where it is -1."""
-    similar = cosine_similarity(input1, input2, -1)
-    return _reduced(_gt.where(target == 1, 1 - similar, (similar - margin).clamp(min=0)), reduction)
-
-
-def soft_margin_loss(input, target, reduction="mean"):
-    """`log(1 + exp(-target * input))`."""
-    return _reduced((-target * input).softplus(), reduction)
-
-
-def poisson_nll_loss(input, target, log_input=True, full=False, eps=1e-8, reduction="mean"):
-    """The negative logarithm of a Poisson probability."""
-    loss = input.exp() - target * input if log_input else input - target * (input + eps).log()
-    if full:
-        rough = target * target.log() - target + 0.5 * (2 * math.pi * target).log()
-        loss = loss + _gt.where(target > 1, rough, 0.0)
-    return _reduced(loss, reduction)
-
-
-def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"):
-    """The negative logarithm of a normal density."""
-    var = var if isinstance(var, Tensor) else _gt.full_like(input, var)
-    if var.dim() == input.dim() - 1 and tuple(input.shape[:-1]) == tuple(var.shape):
-        var = var.unsqueeze(-1)
-    with no_grad():
-        bounded = var.clamp(min=eps)
-    # The bound moves values, and no gradients.
-    var = var + (bounded - var).detach()
-    loss = 0.5 * (var.log() + (input - target) ** 2 / var)
-    return _reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
-
-
-def __getattr__(name):
-    # Functions that have homes of their own, which import this one.
-    from gt.nn import norms, windows
-
-    homes = {"batch_norm": norms, "group_norm": norms, "instance_norm": norms}
-    home = windows if name in windows.__all__ else homes.get(name)
-    if home is None:
-        raise AttributeError(f"module 'gt.nn.functional' has no attribute '{name}'")
-    return getattr(home, name)
+    for home in _HOMES:
+        module = import_module(f"gt.nn.{home}")
+        globals().update((name, getattr(module, name)) for name in module.__all__)
+        __all__.extend(module.__all__)

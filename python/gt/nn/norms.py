@@ -6,6 +6,8 @@ from gt.nn import init
 from gt.nn.module import Module
 from gt.nn.parameter import Parameter
 
+__all__ = ["batch_norm", "group_norm", "instance_norm", "local_response_norm"]
+
 
 def _per_channel(t, rank):
     return t.view(1, -1, *[1] * (rank - 2))
@@ -80,6 +82,22 @@ def instance_norm(
     return group_norm(input, input.shape[1], weight, bias, eps)
 
 
+def local_response_norm(input, size, alpha=1e-4, beta=0.75, k=1.0):
+    """Divided by a power of the mean square of the channels around each."""
+    if input.dim() < 3:
+        raise ValueError(f"Expected 3D or higher dimensionality input (got {input.dim()} dimensions)")
+    square = input.square().pad([0, 0] * (input.dim() - 2) + [size // 2, (size - 1) // 2])
+    around = sum(square.narrow(1, i, input.shape[1]) for i in range(size))
+    return input / (around / size * alpha + k).pow(beta)
+
+
+def _reset(norm):
+    if norm.weight is not None:
+        init.ones_(norm.weight)
+    if norm.bias is not None:
+        init.zeros_(norm.bias)
+
+
 class _RunningNorm(Module):
     """What norms with running statistics share."""
 
@@ -107,10 +125,7 @@ class _RunningNorm(Module):
 
     def reset_parameters(self):
         self.reset_running_stats()
-        if self.weight is not None:
-            init.ones_(self.weight)
-        if self.bias is not None:
-            init.zeros_(self.bias)
+        _reset(self)
 
     def _check(self, input):
         if input.dim() not in self._ranks:
@@ -229,10 +244,7 @@ class GroupNorm(Module):
         self.reset_parameters()
 
     def reset_parameters(self):
-        if self.weight is not None:
-            init.ones_(self.weight)
-        if self.bias is not None:
-            init.zeros_(self.bias)
+        _reset(self)
 
     def forward(self, input):
         return group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
@@ -240,3 +252,17 @@ class GroupNorm(Module):
     def extra_repr(self):
         affine, bias = self.affine, self.bias is not None
         return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={affine}, bias={bias}"
+
+
+class LocalResponseNorm(Module):
+    """Divided by a power of the mean square of the channels around each."""
+
+    def __init__(self, size, alpha=1e-4, beta=0.75, k=1.0):
+        super().__init__()
+        self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
+
+    def forward(self, input):
+        return local_response_norm(input, self.size, self.alpha, self.beta, self.k)
+
+    def extra_repr(self):
+        return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"

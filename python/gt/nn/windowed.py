@@ -262,12 +262,20 @@ class AdaptiveAvgPool2d(_Adaptive):
     _function = "adaptive_avg_pool2d"
 
 
+class AdaptiveAvgPool3d(_Adaptive):
+    _function = "adaptive_avg_pool3d"
+
+
 class AdaptiveMaxPool1d(_Adaptive):
     _function = "adaptive_max_pool1d"
 
 
 class AdaptiveMaxPool2d(_Adaptive):
     _function = "adaptive_max_pool2d"
+
+
+class AdaptiveMaxPool3d(_Adaptive):
+    _function = "adaptive_max_pool3d"
 
 
 class PixelShuffle(Module):
@@ -282,3 +290,31 @@ class PixelShuffle(Module):
 
     def extra_repr(self):
         return f"upscale_factor={self.upscale_factor}"
+
+
+class PixelUnshuffle(Module):
+    """Pixels of an image as channels of a coarser one."""
+
+    def __init__(self, downscale_factor):
+        super().__init__()
+        self.downscale_factor = downscale_factor
+
+    def forward(self, input):
+        return windows.pixel_unshuffle(input, self.downscale_factor)
+
+    def extra_repr(self):
+        return f"downscale_factor={self.downscale_factor}"
+
+
+class ChannelShuffle(Module):
+    """Channels in groups, taken in turn from each."""
+
+    def __init__(self, groups):
+        super().__init__()
+        self.groups = groups
+
+    def forward(self, input):
+        return windows.channel_shuffle(input, self.groups)
+
+    def extra_repr(self):
+        return f"groups={self.groups}"

@@ -12,9 +12,11 @@ __all__ = [
     "adaptive_avg_pool3d",
     "adaptive_max_pool1d",
     "adaptive_max_pool2d",
+    "adaptive_max_pool3d",
     "avg_pool1d",
     "avg_pool2d",
     "avg_pool3d",
+    "channel_shuffle",
     "conv1d",
     "conv2d",
     "conv3d",
@@ -41,11 +43,16 @@ def _padded(x, pads, value=0.0):
     return x.pad([n for pair in reversed(pads) for n in pair], "constant", value)
 
 
+def _keys(kernel, stride, dilation, out):
+    """For every place of the window, the slices of what stands there as it slides."""
+    for place in itertools.product(*(range(k) for k in kernel)):
+        slices = (slice(p * d, p * d + (n - 1) * s + 1, s) for p, d, n, s in zip(place, dilation, out, stride))
+        yield (..., *slices)
+
+
 def _shifted(x, kernel, stride, dilation, out):
     """For every place of the window, the elements that stand there as it slides."""
-    for place in itertools.product(*(range(k) for k in kernel)):
-        key = tuple(slice(p * d, p * d + (n - 1) * s + 1, s) for p, d, n, s in zip(place, dilation, out, stride))
-        yield x[(..., *key)]
+    return (x[key] for key in _keys(kernel, stride, dilation, out))
 
 
 def _with_batch(name, x, rank):
@@ -145,8 +152,7 @@ def _max_pool(name, rank, input, kernel_size, stride, padding, dilation, ceil_mo
     values, places = parts.max(2)
     if not return_indices:
         return values.squeeze(0) if alone else values
-    place = arange(math.prod(x.shape[2:])).reshape(1, 1, *x.shape[2:]).expand(x.shape)
-    numbers = stack(list(_shifted(_padded(place, around, -1), kernel, stride, dilation, out)), 2)
+    numbers = stack(list(_shifted(_padded(_numbers(x), around, -1), kernel, stride, dilation, out)), 2)
     found = numbers.gather(2, places.unsqueeze(2)).squeeze(2)
     return (values.squeeze(0), found.squeeze(0)) if alone else (values, found)
 
@@ -171,20 +177,39 @@ def _avg_pool(name, rank, input, kernel_size, stride, padding, ceil_mode, count_
     return result.squeeze(0) if input.dim() == rank + 1 else result
 
 
-def _adaptive(name, rank, input, output_size, reduce):
+def _adaptive(name, rank, input, output_size, reduce, numbered=False):
     """Windows whose sizes differ by one at most, so that there are as many as asked for."""
     x = _with_batch(name, input, rank)
-    sizes = [n if want is None else want for n, want in zip(x.shape[2:], each(output_size, rank))]
-    for axis, want in enumerate(sizes):
-        dim, n = axis + 2, x.shape[axis + 2]
+    wanted = [n if want is None else want for n, want in zip(x.shape[2:], each(output_size, rank))]
+    parts = (x, _numbers(x)) if numbered else (x,)
+    # The last dimension first, so that of equal elements the first one counts.
+    for dim in range(rank + 1, 1, -1):
+        n, want = x.shape[dim], wanted[dim - 2]
         if want == n:
             continue
-        if n % want == 0:
-            x = reduce(x.unflatten(dim, (want, n // want)), dim + 1)
+        if want and n % want == 0:
+            parts = reduce(dim + 1, *(part.unflatten(dim, (want, n // want)) for part in parts))
             continue
         cuts = [(i * n // want, -(-(i + 1) * n // want)) for i in range(want)]
-        x = stack([reduce(x.narrow(dim, a, b - a), dim) for a, b in cuts], dim)
-    return x.squeeze(0) if input.dim() == rank + 1 else x
+        pieces = [reduce(dim, *(part.narrow(dim, a, b - a) for part in parts)) for a, b in cuts]
+        parts = tuple(stack(list(of), dim) for of in zip(*pieces))
+    if input.dim() == rank + 1:
+        parts = tuple(part.squeeze(0) for part in parts)
+    return parts if numbered else parts[0]
+
+
+def _numbers(x):
+    """The number of each element in its channel."""
+    return arange(math.prod(x.shape[2:])).reshape(1, 1, *x.shape[2:]).expand(x.shape)
+
+
+def _mean(dim, x):
+    return (x.mean(dim),)
+
+
+def _largest(dim, x, *numbers):
+    values, places = x.max(dim)
+    return values, *(n.gather(dim, places.unsqueeze(dim)).squeeze(dim) for n in numbers)
 
 
 def _made(rank):
@@ -220,13 +245,11 @@ def _made(rank):
 
     def adaptive_avg_pool(input, output_size):
         """The means of so many windows as asked for."""
-        return _adaptive(f"adaptive_avg_pool{end}", rank, input, output_size, lambda x, dim: x.mean(dim))
+        return _adaptive(f"adaptive_avg_pool{end}", rank, input, output_size, _mean)
 
     def adaptive_max_pool(input, output_size, return_indices=False):
         """The largest elements of so many windows as asked for."""
-        if return_indices:
-            raise NotImplementedError("adaptive_max_pool: return_indices=True is not supported")
-        return _adaptive(f"adaptive_max_pool{end}", rank, input, output_size, lambda x, dim: x.amax(dim))
+        return _adaptive(f"adaptive_max_pool{end}", rank, input, output_size, _largest, return_indices)
 
     made = (conv, conv_transpose, max_pool, avg_pool, adaptive_avg_pool, adaptive_max_pool)
     for function in made:
@@ -236,7 +259,7 @@ def _made(rank):
 
 conv1d, conv_transpose1d, max_pool1d, avg_pool1d, adaptive_avg_pool1d, adaptive_max_pool1d = _made(1)
 conv2d, conv_transpose2d, max_pool2d, avg_pool2d, adaptive_avg_pool2d, adaptive_max_pool2d = _made(2)
-conv3d, conv_transpose3d, max_pool3d, avg_pool3d, adaptive_avg_pool3d, _ = _made(3)
+conv3d, conv_transpose3d, max_pool3d, avg_pool3d, adaptive_avg_pool3d, adaptive_max_pool3d = _made(3)
 
 
 def pixel_shuffle(input, upscale_factor):
@@ -257,3 +280,12 @@ def pixel_unshuffle(input, downscale_factor):
     k = len(lead)
     order = [*range(k + 1), k + 2, k + 4, k + 1, k + 3]
     return x.permute(order).reshape(*lead, c * r * r, h // r, w // r)
+
+
+def channel_shuffle(input, groups):
+    """Channels in groups, taken in turn from each."""
+    if input.dim() < 3:
+        raise RuntimeError(f"channel_shuffle expects input with > 2 dims, but got input with sizes {list(input.shape)}")
+    if groups < 1 or input.shape[1] % groups:
+        raise RuntimeError(f"Number of channels must be divisible by groups. Got {input.shape[1]} and {groups}")
+    return input.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2)
