@@ -202,11 +202,17 @@ def atanh(input):
 arcsinh, arccosh, arctanh = asinh, acosh, atanh
 
 
-def _shifted(name, input, other):
-    """Both operands in the type of their result, and the bits of that type."""
+def _whole(name, input, other):
+    """The type of the result, which is one of integers."""
     dtype = _gt.result_type(input, other)
     if dtype.is_floating_point or dtype == _gt.bool:
         raise RuntimeError(f"{name}: expected integers, got {dtype}")
+    return dtype
+
+
+def _shifted(name, input, other):
+    """Both operands in the type of their result, and the bits of that type."""
+    dtype = _whole(name, input, other)
     x, places = (t if isinstance(t, Tensor) else _gt.tensor(t) for t in (input, other))
     return x.to(dtype), places.to(dtype), 8 * dtype.itemsize
 
@@ -289,8 +295,7 @@ def angle(input):
 def gcd(input, other):
     """The greatest common divisor."""
     _tensor("gcd", other)
-    _whole("gcd", input, other)
-    dtype = _gt.result_type(input, other)
+    dtype = _whole("gcd", input, other)
     a, b = _gt.broadcast_tensors(input.to(dtype).abs(), other.to(dtype).abs())
     # So many steps of Euclid's algorithm as Fibonacci's numbers of this size take.
     for _ in range(dtype.itemsize * 12 + 1):

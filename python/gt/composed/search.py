@@ -391,6 +391,6 @@ def vander(x, N=None, increasing=False):
 
 
 METHODS = (
-    "cummax cummin index_reduce logcumsumexp mode nanmedian nanquantile quantile repeat_interleave scatter scatter_reduce "
-    "unique unique_consecutive"
+    "cummax cummin index_reduce logcumsumexp mode nanmedian nanquantile quantile repeat_interleave scatter "
+    "scatter_reduce unique unique_consecutive"
 ).split()

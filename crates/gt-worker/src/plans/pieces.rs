@@ -36,12 +36,17 @@ impl Plans {
     ) -> Option<InParts> {
         family.used = self.clock;
         let fresh = family.compare(structure)?;
+        // Other numbers alone are no other size, unless they never come back.
+        if fresh.is_empty() && !family.is_restless() {
+            return None;
+        }
         if family.sizes < how.max_expand() {
             family.sizes += 1;
             return None;
         }
         found.resized = true;
-        let gain = if family.parts.is_some() { LITTLE_GAIN } else { 1 };
+        let resized = !fresh.is_empty() && family.parts.is_some();
+        let gain = if resized { LITTLE_GAIN } else { 1 };
         self.came(backend, key, structure, how.threshold().saturating_mul(gain));
         let mut parts = family.parts.take()?;
         let mut ready = Vec::with_capacity(parts.len());
