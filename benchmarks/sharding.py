@@ -371,18 +371,31 @@ def finish(rows, counts):
         }
 
 
+def positive(text, number=int):
+    """A number above zero, for options."""
+    try:
+        value = number(text)
+    except ValueError:
+        value = 0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a number above zero, got {text!r}")
+    return value
+
+
 def options(doc):
     """The options of both benchmarks."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpus", type=int, nargs="+", default=[1, 8], help="numbers of workers to compare")
+    parser.add_argument("--gpus", type=positive, nargs="+", default=[1, 8], help="numbers of workers to compare")
     parser.add_argument("--quick", action="store_true", help="3 tests, 3 iterations a turn")
     parser.add_argument("--port", type=int, default=9000, help="port of the server")
     parser.add_argument("--workers", choices=["auto", "gpu", "cpu"], default="auto", help="what the workers run on")
-    parser.add_argument("--threads", type=int, help="threads of each CPU worker; by default the cores are divided")
+    parser.add_argument("--threads", type=positive, help="threads of each CPU worker; by default the cores are divided")
     parser.add_argument(
-        "--scale", type=float, help="factor of all sizes; by default 1, on CPUs 0.25, or 0.5 from 8 cores on"
+        "--scale",
+        type=functools.partial(positive, number=float),
+        help="factor of all sizes; by default 1, on CPUs 0.25, or 0.5 from 8 cores on",
     )
-    parser.add_argument("--iterations", type=int, help="runs per turn, of which the fastest counts")
+    parser.add_argument("--iterations", type=positive, help="runs per turn, of which the fastest counts")
     parser.add_argument("--kinds", nargs="+", choices=list(TITLES), default=list(TITLES), help="which tables")
     parser.add_argument("--download", action="store_true", help="include the download of each result")
     parser.add_argument("--no-baseline", action="store_true", help="do not measure what the machine allows")
@@ -391,8 +404,6 @@ def options(doc):
     if args.workers == "auto":
         args.workers = "gpu" if gpu_count() else "cpu"
     args.gpus = sorted(set(args.gpus))
-    if args.gpus[0] < 1:
-        parser.error("--gpus: expected numbers from 1 on")
     if args.threads is None:
         args.threads = max(1, len(os.sched_getaffinity(0)) // args.gpus[-1])
     on_cpus = 0.5 if len(os.sched_getaffinity(0)) >= 8 else 0.25

@@ -358,6 +358,47 @@ def test_a_rule_that_cannot_fit_names_its_line(tmp_path):
         gt.signal.apply(nn.Linear(3, 3), "train")
 
 
+def test_what_no_signal_can_mean_is_told_with_its_line(tmp_path):
+    twice = config_error(tmp_path, "pipe:\n  preset: pipeline\n  stages: [[0], [1, 1]]\n")
+    assert "bad.yaml:3" in twice and "worker 1 stands here twice" in twice
+    for axis in (64, -65):
+        assert "bad.yaml:2" in config_error(tmp_path, f"a:\n  shard: {{axis: {axis}}}\n")
+    open_choice = "a:\n  workers: [0]\n  parameters:\n    'x[1': whole\n"
+    assert "without its `]`" in config_error(tmp_path, open_choice)
+    assert "2 places and 3 workers" in config_error(tmp_path, "meshes:\n  g: {axes: {x: 2}, workers: [0, 1, 2]}\n")
+    assert "3 workers" in config_error(tmp_path, "meshes:\n  g: {axes: {x: 2, y: rest}, workers: [0, 1, 2]}\n")
+
+
+def test_a_pipeline_of_workers_that_are_not_there_uses_those_that_are():
+    gt.register_config("pipe", gt.SignalConfig(preset="pipeline", stages=[[2, 0], [1], [5, 7]]))
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(6)])
+    x = gt.randn(3, 4)
+    right = model(x).detach().numpy()
+    with gt.signal.context("pipe"):
+        y = model(x)
+    y.sum().backward()
+    np.testing.assert_allclose(y.detach().numpy(), right, rtol=1e-5, atol=1e-6)
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_a_context_leaves_all_that_was_entered_in_it():
+    with pytest.raises(KeyError, match="mine"), gt.signal.context("a"):
+        gt.signal.enter("b")
+        raise KeyError("mine")
+    assert gt.signal.current() is None
+    with pytest.raises(RuntimeError, match="innermost"), gt.signal.context("a"):
+        gt.signal.enter("b")
+    assert gt.signal.current() is None
+    with pytest.raises(TypeError, match="in pieces"):
+
+        @gt.signal.context("a")
+        def generator():
+            yield 1
+
+    with pytest.raises(TypeError, match=r"signal\.tensor"):
+        gt.signal.apply(gt.ones(2), "a")
+
+
 def test_stages_of_a_pipeline():
     gt.register_config("pipe", gt.SignalConfig(preset="pipeline", stages=2))
     gt.manual_seed(0)

@@ -26,7 +26,7 @@ pub struct Args {
     #[arg(long)]
     device: Option<u32>,
     /// CPU threads to use; all cores unless given.
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     threads: Option<u32>,
     /// Cores to stay on, a thread for each, as in `0-3,8`: workers that share a host keep out of each other's way.
     #[arg(long, conflicts_with = "threads")]

@@ -47,7 +47,7 @@ fn spec(name: &str, workers: &[u32]) -> SignalSpec {
         axes: vec![MeshAxis { name: "workers".into(), size: 0 }],
         workers: workers.to_vec(),
         lays: vec![Lay::Split(0)],
-        part: (0, 0),
+        ..SignalSpec::default()
     }
 }
 

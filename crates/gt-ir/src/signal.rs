@@ -52,6 +52,9 @@ pub struct SignalSpec {
     /// (i, n): of these workers only the i-th of n runs of about equal length, as a stage of a pipeline has them.
     /// Where there are fewer workers than runs, runs share workers. n = 0 means all of them.
     pub part: (u32, u32),
+    /// Workers to go on with where none of `workers` is there, those of the other stages of a pipeline; `part` is of them
+    /// then, and of nothing else.
+    pub others: Vec<u32>,
 }
 
 /// Bounds on what a client may send.
@@ -78,7 +81,7 @@ impl SignalSpec {
         let whole = parts == 0 || part < parts;
         let fits = whole && self.axes.len() == self.lays.len() && !self.axes.is_empty() && open <= 1;
         let bounded = self.axes.len() <= MAX_AXES
-            && self.workers.len() <= MAX_WORKERS
+            && self.workers.len().max(self.others.len()) <= MAX_WORKERS
             && self.axes.iter().all(|a| a.size as usize <= MAX_WORKERS && a.name.len() <= MAX_NAME)
             && self.name.len() <= MAX_NAME;
         if !fits || !bounded {
@@ -90,10 +93,15 @@ impl SignalSpec {
     /// The mesh on `count` connected workers. Workers that are not there are left out, and axes shrink, the first one
     /// first, until the mesh fits; an error if none of the workers is there.
     pub fn on(&self, count: usize) -> Result<Present> {
+        let there = |workers: &[u32]| workers.iter().copied().filter(|w| (*w as usize) < count).collect();
         let mut workers: Vec<u32> = match self.workers.is_empty() {
             true => (0..count as u32).collect(),
-            false => self.workers.iter().copied().filter(|w| (*w as usize) < count).collect(),
+            false => there(&self.workers),
         };
+        let instead = workers.is_empty();
+        if instead {
+            workers = there(&self.others);
+        }
         if workers.is_empty() {
             let connected = match count {
                 0 => "no worker is connected".to_string(),
@@ -108,7 +116,7 @@ impl SignalSpec {
             );
         }
         let (part, parts) = (self.part.0 as usize, self.part.1 as usize);
-        if parts > 0 {
+        if parts > 0 && (instead || self.others.is_empty()) {
             let range = match workers.len() {
                 n if n < parts => part * n / parts..part * n / parts + 1,
                 n => crate::layout::part_range(n, parts, part),
@@ -174,7 +182,7 @@ mod tests {
         let axes: Vec<_> =
             sizes.iter().enumerate().map(|(i, &size)| MeshAxis { name: i.to_string(), size }).collect();
         let lays = vec![Lay::Split(0); axes.len()];
-        SignalSpec { name: "grid".into(), axes, workers: workers.to_vec(), lays, part: (0, 0) }
+        SignalSpec { name: "grid".into(), axes, workers: workers.to_vec(), lays, ..SignalSpec::default() }
     }
 
     #[test]

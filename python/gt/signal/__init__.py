@@ -5,6 +5,7 @@ with gt.signal.context("layer_1", backward="layer_1_back"):
 w = gt.signal.tensor(w, name="weights")
 """
 
+import inspect
 from contextlib import ContextDecorator
 
 from gt._gt import _signal_enter, _signal_exit, _signal_name, _signal_tensor
@@ -44,12 +45,26 @@ class context(ContextDecorator):
         self.name = name
         self.backward = backward
 
+    def __call__(self, function):
+        if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+            raise TypeError("signal.context: what runs in pieces leaves it at once: use `with` inside of it")
+        return super().__call__(function)
+
     def __enter__(self):
+        depth = signals.depth()
         enter(self.name, self.backward)
+        signals.begun.append(depth)
         return self
 
-    def __exit__(self, *error):
-        exit(self.name)
+    def __exit__(self, kind, *error):
+        depth = signals.begun.pop()
+        try:
+            if kind is None:
+                exit(self.name)
+        finally:
+            # What was entered inside and not left is left now, whatever went wrong.
+            while signals.depth() > depth:
+                exit()
         return False
 
 

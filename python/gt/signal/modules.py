@@ -22,7 +22,13 @@ class Signals(threading.local):
 
     def __init__(self):
         self._names = []
+        # How many signals were entered where each context began.
+        self.begun = []
         self._depth = 0
+
+    def depth(self):
+        """How many signals are entered."""
+        return len(self._names)
 
     def entered(self, name):
         speaks = _gt._signal_patterns(name) is not None
@@ -89,6 +95,8 @@ def apply(module, name=None):
     name = name or _gt._signal_name()
     if name is None:
         raise ValueError("signal.apply: name a signal, or call it inside a context")
+    if not hasattr(module, "named_modules"):
+        raise TypeError(f"signal.apply: expected a module, got {type(module).__name__}; tensors take `signal.tensor`")
     said = _gt._signal_patterns(name)
     if said is None:
         module.__dict__["_laid_out"] = (name, _gt._signal_version())

@@ -20,6 +20,7 @@ pub struct Lying {
     pub lays: Vec<Lay>,
     /// As in `SignalSpec`.
     pub part: (u32, u32),
+    pub others: Vec<u32>,
 }
 
 /// How parameters whose name fits a pattern lie on one axis of the mesh.
@@ -76,7 +77,7 @@ const SIGNAL_KEYS: &[&str] = &[
     "row",
 ];
 /// Tensors have no more dimensions than this.
-const MAX_AXIS: i64 = 64;
+const AXES: std::ops::Range<i64> = -64..64;
 
 /// All signals of a document, those of stages included. `others` are the names of signals it may refer to.
 pub fn read(root: &Node, others: &[String]) -> Result<Vec<Signal>> {
@@ -134,13 +135,19 @@ fn read_mesh(name: &str, node: &Node) -> Result<Mesh> {
     }
     let workers = get(node, "workers").map_or(Ok(Vec::new()), |n| read_workers(n, &what))?;
     let need: usize = list.iter().map(|a| a.size.max(1) as usize).product();
-    if !workers.is_empty() && workers.len() < need {
+    let open = list.iter().any(|a| a.size == 0);
+    let fits = if open {
+        workers.len() >= need && workers.len().is_multiple_of(need)
+    } else {
+        workers.len() == need
+    };
+    if !workers.is_empty() && !fits {
         return Err(node.error(format!("{what}: it has {need} places and {} workers", workers.len())));
     }
     Ok(Mesh { axes: list, workers })
 }
 
-fn read_workers(node: &Node, what: &str) -> Result<Vec<u32>> {
+pub(super) fn read_workers(node: &Node, what: &str) -> Result<Vec<u32>> {
     let mut workers = Vec::new();
     for item in node.items(&format!("{what}: workers"))? {
         let n = item.int(&format!("{what}: workers"))?;
@@ -161,7 +168,7 @@ fn read_workers(node: &Node, what: &str) -> Result<Vec<u32>> {
 /// A dimension, `whole` or `auto`.
 fn read_lay(node: &Node, what: &str) -> Result<Lay> {
     match &node.kind {
-        Kind::Int(axis) if axis.abs() <= MAX_AXIS => Ok(Lay::Split(*axis as i32)),
+        Kind::Int(axis) if AXES.contains(axis) => Ok(Lay::Split(*axis as i32)),
         Kind::Text(text) if text == "whole" || text == "replicated" => Ok(Lay::Whole),
         Kind::Text(text) if text == "auto" => Ok(Lay::Free),
         _ => Err(node.error(format!(
@@ -243,6 +250,9 @@ fn read_signal(name: &str, node: &Node, meshes: &[(String, Mesh)]) -> Result<Vec
         };
         let mut own = Vec::new();
         for (pattern, lay) in rules.entries(&format!("{what}: parameters"))? {
+            if pattern::is_open(pattern) {
+                return Err(lay.error(format!("{what}: parameters {pattern:?}: a `[` without its `]`")));
+            }
             let lays = read_lays(lay, &lying.mesh, &format!("{what}: parameters {pattern:?}"))?;
             for (axis, lay) in lays.into_iter().enumerate().filter_map(|(i, l)| Some((i, l?))) {
                 let place = Some(rules.place_of(pattern));
@@ -274,7 +284,7 @@ fn read_shard(node: &Node, what: &str) -> Result<Lying> {
     let axis = match get(node, "axis").filter(|n| n.kind != Kind::Null) {
         None => 0,
         Some(n) => match n.int(&format!("{what}: axis"))? {
-            axis if axis.abs() <= MAX_AXIS => axis as i32,
+            axis if AXES.contains(&axis) => axis as i32,
             axis => return Err(n.error(format!("{what}: no tensor has an axis {axis}"))),
         },
     };
@@ -283,7 +293,7 @@ fn read_shard(node: &Node, what: &str) -> Result<Lying> {
         None => Vec::new(),
     };
     let lay = if replicated { Lay::Whole } else { Lay::Split(axis) };
-    Ok(Lying { mesh: line_of(workers), lays: vec![lay], part: (0, 0) })
+    Ok(Lying { mesh: line_of(workers), lays: vec![lay], part: (0, 0), others: Vec::new() })
 }
 
 /// A mesh of one axis.
@@ -331,7 +341,7 @@ fn read_lying(signal: &mut Signal, node: &Node, meshes: &[(String, Mesh)], what:
     for (lay, said) in lays.iter_mut().zip(said.unwrap_or_default()) {
         *lay = said.unwrap_or(*lay);
     }
-    signal.lying = Some(Lying { mesh, lays, part: (0, 0) });
+    signal.lying = Some(Lying { mesh, lays, part: (0, 0), others: Vec::new() });
     Ok(())
 }
 
@@ -351,6 +361,7 @@ impl Lying {
             workers: self.mesh.workers.clone(),
             lays,
             part: self.part,
+            others: self.others.clone(),
         }
     }
 }

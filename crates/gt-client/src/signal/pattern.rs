@@ -23,6 +23,11 @@ pub fn fits(pattern: &str, name: &str) -> bool {
     pattern[p..].iter().all(|c| *c == '*')
 }
 
+/// True of a pattern with a choice that does not end.
+pub fn is_open(pattern: &str) -> bool {
+    pattern.rfind('[').is_some_and(|at| !pattern[at..].contains(']'))
+}
+
 /// How many characters of the pattern stand for `c`, if they do.
 fn one(pattern: &[char], c: char) -> Option<usize> {
     match pattern.first()? {

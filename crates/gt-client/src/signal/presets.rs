@@ -1,6 +1,6 @@
 //! Kinds of parallelism by name, as layouts and rules for parameters.
 
-use super::config::{Mesh, Rule, Signal, Stages};
+use super::config::{Mesh, Rule, Signal, Stages, read_workers};
 use super::node::{Kind, Node};
 use gt_ir::Result;
 use gt_ir::signal::Lay;
@@ -137,15 +137,10 @@ pub fn stages(signal: Signal) -> Result<Vec<Signal>> {
                         items[0].error(format!("{what}: each has its own workers: leave out `workers`"))
                     );
                 }
-                let one = items[i as usize].items(&what)?;
-                let number = |n: &Node| match n.int(&what)? {
-                    w @ 0..=65536 => Ok(w as u32),
-                    w => Err(n.error(format!("{what}: there is no worker {w}"))),
-                };
-                lying.mesh.workers = one.iter().map(number).collect::<Result<_>>()?;
-                if lying.mesh.workers.is_empty() {
-                    return Err(items[i as usize].error(format!("{what}: stage {i} has no workers")));
-                }
+                lying.mesh.workers = read_workers(&items[i as usize], &format!("{what}: stage {i}"))?;
+                let all = items.iter().map(|n| read_workers(n, &what)).collect::<Result<Vec<_>>>()?;
+                lying.others = all.concat();
+                lying.part = (i, stages.count);
             }
             _ => lying.part = (i, stages.count),
         }

@@ -59,7 +59,9 @@ pub fn number(spec: SignalSpec) -> u32 {
     if let Some(&known) = table.numbers.get(&spec) {
         return known;
     }
-    let same = |s: &SignalSpec| s.axes == spec.axes && s.workers == spec.workers && s.part == spec.part;
+    let same = |s: &SignalSpec| {
+        s.axes == spec.axes && s.workers == spec.workers && s.part == spec.part && s.others == spec.others
+    };
     let mesh = table.specs.iter().position(same).unwrap_or(table.specs.len());
     table.meshes.push(mesh as u32 + 1);
     table.specs.push(spec.clone());
