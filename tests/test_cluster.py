@@ -109,6 +109,46 @@ def test_what_is_lost_with_a_worker_is_told_once(start_system):
     session.close()
 
 
+AT_IT = """
+import gt
+
+gt.connect("localhost:{port}")
+gt.register_config("split", gt.SignalConfig(preset="fsdp"))
+net = gt.nn.Sequential(*[gt.nn.Linear(96, 96) for _ in range(4)])
+optimizer = gt.optim.AdamW(net.parameters())
+for step in range(10**6):
+    with gt.signal.context("split"):
+        loss = net(gt.randn(32, 96)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    loss.item()
+    if step == 3:
+        print("at it", flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_ends_when_told_to_in_the_middle_of_a_collective(start_system, how):
+    for _ in range(3):
+        system = start_system(workers=0)
+        workers = [system.add_worker(f"w{i}") for i in range(2)]
+        system.wait(2)
+        script = AT_IT.format(port=system.port)
+        client = subprocess.Popen(
+            [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            assert client.stdout.readline() == "at it\n"
+            workers[0].send_signal(how)
+            workers[0].wait(20)
+            # The client is told that a part of its tensors is gone.
+            assert client.wait(20) != 0 and "w0" in client.stderr.read()
+        finally:
+            client.kill()
+            client.wait()
+
+
 def test_a_vanished_client_leaves_nothing_behind(start_system, tmp_path):
     system = start_system(workers=1)
     script = tmp_path / "client.py"
