@@ -17,7 +17,7 @@ const MAX_PLANS: usize = 256;
 
 /// Opens a session whose programs run at once, on the calling thread.
 pub fn connect() -> Result<Arc<Session>> {
-    let settings = Settings { host: true, prefix: Arc::default(), log: None, ..Settings::from_env() };
+    let settings = Settings { host: true, prefix: Arc::default(), log: None, ..Settings::from_env()? };
     let connect: Box<Connect> = Box::new(|on_msg: OnMsg| -> Result<(Arc<dyn Link>, SessionWelcome)> {
         let table =
             Table { backend: CpuBackend::new(Some(1)), tensors: HashMap::new(), plans: HashMap::new() };

@@ -62,7 +62,7 @@ pub fn for_workers(
         look()?;
         let found = match &session {
             Some(session) => session.stats().map(|stats| stats.workers),
-            None => gt_client::remote::connect(addr, token.clone(), Settings::from_env()).and_then(|new| {
+            None => gt_client::remote::connect(addr, token.clone(), Settings::from_env()?).and_then(|new| {
                 let stats = new.stats()?;
                 session = Some(new);
                 Ok(stats.workers)

@@ -72,7 +72,7 @@ pub fn train(steps: usize) -> Result<f64> {
 
 fn main() -> Result<()> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "localhost:12345".into());
-    let session = remote::connect(&address, std::env::var("GT_TOKEN").ok(), Settings::from_env())?;
+    let session = remote::connect(&address, std::env::var("GT_TOKEN").ok(), Settings::from_env()?)?;
     session.seed(1);
     current::enter(session.clone());
     train(200)?;

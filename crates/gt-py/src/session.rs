@@ -186,7 +186,7 @@ pub fn _is_host_only() -> bool {
 }
 
 /// Workers inside one process at most: each has threads of its own.
-const MAX_WORKERS: usize = 1024;
+pub const MAX_WORKERS: usize = 1024;
 
 /// Sets the number of workers inside this process, before or after it has started.
 #[pyfunction]

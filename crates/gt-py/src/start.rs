@@ -47,7 +47,7 @@ pub fn start_default() -> Result<Arc<Session>> {
             if gt_ir::env::on("GT_VERBOSE") {
                 eprintln!("gt: dispatcher and {} worker(s) run inside this process", local.workers());
             }
-            local.connect(Settings::from_env())
+            local.connect(Settings::from_env()?)
         }
     }
 }
@@ -63,8 +63,8 @@ fn local() -> Result<Arc<Local>> {
     let count = match (asked, std::env::var("GT_WORKERS")) {
         (Some(n), _) => n,
         (None, Ok(text)) if !text.is_empty() => match text.parse() {
-            Ok(n) if n > 0 => n,
-            _ => gt_ir::bail!(Value, "GT_WORKERS: expected a number of workers, got {text:?}"),
+            Ok(n) if (1..=crate::session::MAX_WORKERS).contains(&n) => n,
+            _ => gt_ir::bail!(Value, "GT_WORKERS: expected 1 to 1024 workers, got {text:?}"),
         },
         (None, _) => gt_cli::local::default_workers(),
     };
@@ -86,7 +86,7 @@ pub fn connect(addr: &str, token: Option<String>) -> Result<Arc<Session>> {
         Some(token) => Some(token),
         None => gt_cli::token::read(None)?,
     };
-    let session = gt_client::remote::connect(addr, token, Settings::from_env())?;
+    let session = gt_client::remote::connect(addr, token, Settings::from_env()?)?;
     if gt_ir::env::on("GT_VERBOSE") {
         eprintln!("gt: connected to {}, {} worker(s)", session.peer(), session.welcome.workers);
     }

@@ -130,7 +130,7 @@ fn workers(s: &Snapshot) -> Vec<Finding> {
 fn ways(addr: &Addr, token: Option<String>, workers: usize) -> Result<Vec<Finding>> {
     // SAFETY: this process does nothing else that reads or writes variables meanwhile.
     unsafe { std::env::set_var("GT_PLACEMENT", "spread") };
-    let session = remote::connect(&addr.to_string(), token, Settings::from_env())?;
+    let session = remote::connect(&addr.to_string(), token, Settings::from_env()?)?;
     let before = current::set_default(Some(session.clone()));
     let found = measure(&session, workers);
     current::set_default(before);

@@ -1,6 +1,7 @@
 //! What a session reads from its process's environment.
 
 use crate::stream::prefix::POSITIONS;
+use gt_ir::{Result, bail, env};
 use std::sync::Arc;
 
 /// Settings of a session, read from `GT_*` at connect (C13).
@@ -22,23 +23,37 @@ pub struct Settings {
 
 impl Settings {
     /// Reads the process's environment.
-    pub fn from_env() -> Settings {
-        let batch = std::env::var("GT_CLIENT_BATCH_SIZE").ok().and_then(|v| v.parse().ok()).unwrap_or(4096);
-        let prefix = match std::env::var("GT_PREFIX") {
-            Ok(v) if !v.is_empty() => {
-                let list = v.split(',').filter_map(|n| n.trim().parse().ok()).filter(|n| *n > 0);
-                list.collect()
+    pub fn from_env() -> Result<Settings> {
+        let var = |name: &str| std::env::var(name).ok().filter(|v| !v.trim().is_empty());
+        let switch = |name: &str| env::switch(name, var(name).as_deref());
+        let batch = match var("GT_CLIENT_BATCH_SIZE").map(|v| (v.trim().parse::<usize>(), v)) {
+            None => 4096,
+            Some((Ok(n), _)) if n > 0 => n,
+            Some((_, v)) => {
+                bail!(Value, "GT_CLIENT_BATCH_SIZE: expected a whole number from 1 on, got {v:?}")
+            }
+        };
+        let prefix = match var("GT_PREFIX") {
+            Some(v) => {
+                let list: Vec<usize> =
+                    v.split(',').map(|n| n.trim().parse()).collect::<Result<_, _>>().or_else(|_| {
+                        bail!(
+                            Value,
+                            "GT_PREFIX: expected 0, or numbers of instructions with commas, got {v:?}"
+                        )
+                    })?;
+                list.into_iter().filter(|n| *n > 0).collect()
             }
             // A program that reaches the cap is cut behind its first quarter.
-            _ => POSITIONS.into_iter().filter(|n| *n <= batch / 4).collect(),
+            None => POSITIONS.into_iter().filter(|n| *n <= batch / 4).collect(),
         };
-        Settings {
+        Ok(Settings {
             batch,
             prefix,
-            sync: gt_ir::env::on("GT_SYNC"),
+            sync: switch("GT_SYNC")?,
             host: false,
-            debug: gt_ir::env::on("GT_DEBUG_CLIENT"),
+            debug: switch("GT_DEBUG_CLIENT")?,
             log: std::env::var_os("GT_INSTRUCTION_LOG").filter(|v| !v.is_empty()).map(Into::into),
-        }
+        })
     }
 }

@@ -10,7 +10,7 @@ use super::tensor::{Spread, Tensor};
 use super::tensors::Tensors;
 use crate::shard::Divided;
 use foldhash::fast::FixedState;
-use gt_ir::{Error, Result, TensorId, Ty};
+use gt_ir::{Error, Result, TensorId, Ty, bail};
 use gt_net::compiling::Compiling;
 use gt_net::msg::{ClientMsg, Failure, Piece, SessionId, SessionMsg, Share, Value, WorkerCmd, WorkerId};
 use gt_net::observe::Detail;
@@ -235,16 +235,21 @@ impl Session {
     /// Fails on variables that cannot be meant.
     pub(super) fn new(id: SessionId, name: String, vars: &[(String, String)]) -> Result<Session> {
         let var = |name: &str| vars.iter().find(|(n, v)| n == name && !v.is_empty()).map(|(_, v)| v.as_str());
-        let on = |name: &str| var(name).is_some_and(|v| v != "0");
+        let on = |name: &str| gt_ir::env::switch(name, var(name));
         let compiling = Compiling::read(|name| var(name).map(str::to_string))?;
-        let full = on("GT_INSTRUCTION_LOG_FULL");
+        let full = on("GT_INSTRUCTION_LOG_FULL")?;
+        let spread = match var("GT_PLACEMENT") {
+            None => false,
+            Some("spread") => true,
+            Some(other) => bail!(Value, "GT_PLACEMENT: expected `spread` or nothing, got {other:?}"),
+        };
         let log_to = LogTo {
             file: var("GT_INSTRUCTION_LOG").is_some(),
-            debug: on("GT_DEBUG_DISPATCHER"),
+            debug: on("GT_DEBUG_DISPATCHER")?,
             trace: false,
         };
         let file_detail = match log_to.file {
-            true if on("GT_INSTRUCTION_LOG_KERNELS") => Detail::Kernels,
+            true if on("GT_INSTRUCTION_LOG_KERNELS")? => Detail::Kernels,
             true => Detail::Programs,
             false => Detail::Nothing,
         };
@@ -252,12 +257,12 @@ impl Session {
             id,
             whom: format!("CLIENT {name}").into(),
             name,
-            spread: var("GT_PLACEMENT") == Some("spread"),
+            spread,
             log: (log_to.file || log_to.debug).then(|| Box::new(Log::new(true, full))),
             log_to,
             own: Detail::Nothing,
             file_detail,
-            watch: (on("GT_DEBUG_WORKER"), on("GT_DEBUG_COMPILE")),
+            watch: (on("GT_DEBUG_WORKER")?, on("GT_DEBUG_COMPILE")?),
             compiling,
             home: None,
             tensors: Tensors::default(),
