@@ -284,6 +284,9 @@ fn reduce_grad<B: Build>(
         ReduceKind::Max | ReduceKind::Min => {
             let y = b.reshape(s.out(0)?, &kept)?;
             let hit = b.bin(Binary::Eq, s.arg(0)?, &y)?;
+            // Where the result is not a number, those that are none have made it so.
+            let nan = b.bin(Binary::Ne, s.arg(0)?, s.arg(0)?)?;
+            let hit = b.bin(Binary::Or, &hit, &nan)?;
             let hit = b.cast(&hit, x.dtype)?;
             let ties = b.reduce(ReduceKind::Sum, &hit, dims, true)?;
             let share = b.bin(Binary::Div, &g, &ties)?;
