@@ -147,3 +147,12 @@ def test_iteration_and_containers():
     assert 4 in x and 9 not in x
     assert list(range(10))[gt.tensor(3)] == 3
     assert x.nonzero().tolist() == np.argwhere(x.numpy()).tolist()
+
+
+@pytest.mark.parametrize("count", [2, 7])
+def test_a_mask_with_another_count_of_values(count):
+    x = gt.zeros(2, 3)
+    words = rf"value tensor of shape \[{count}\] cannot be broadcast to indexing result of shape \[6\]"
+    with pytest.raises(RuntimeError, match=words):
+        x[x == 0] = gt.ones(count)
+        x.tolist()

@@ -3,6 +3,7 @@
 use super::moves::{expand_to, reshape_to, signed, slice, squeeze, unsqueeze};
 use super::{apply, arith, bin, create, inplace, moves, reduce};
 use crate::Tensor;
+use gt_ir::error::MISCOUNTED;
 use gt_ir::{Binary, DType, Ints, Kind, Op, Operand, Result, Scalar, ScatterMode, Shape, View, bail};
 
 pub use super::scatter::*;
@@ -429,9 +430,10 @@ fn masked(view: &Tensor, dim: usize, mask: &Tensor, value: &Operand<Tensor>) -> 
     let rank = bin(Binary::Sub, &reduce::cumsum(&flat, 0, None)?, Scalar::Int(1))?;
     let place = arith::select(&flat, &(&rank).into(), &Scalar::Int(n as i64).into())?;
     let count = reduce::sum(&flat, &[], false, None)?;
-    let wrong = arith::cast(&bin(Binary::Ne, &count, Scalar::Int(n as i64))?, DType::I64)?;
-    let beyond = bin(Binary::Mul, &wrong, Scalar::Int((mask.numel() + n + 1) as i64))?;
-    let place = moves::reshape(&bin(Binary::Add, &place, &beyond)?, &signed(mask.shape()))?;
+    let wrong = bin(Binary::Ne, &count, Scalar::Int(n as i64))?;
+    let miscounted = bin(Binary::Add, &count, Scalar::Int(MISCOUNTED))?;
+    let place = arith::select(&wrong, &(&miscounted).into(), &(&place).into())?;
+    let place = moves::reshape(&place, &signed(mask.shape()))?;
     choose(&(&apply(Op::Take { dim }, &[&padded, &place])?).into())
 }
 
