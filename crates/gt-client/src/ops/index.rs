@@ -161,7 +161,8 @@ fn span(start: Option<i64>, stop: Option<i64>, step: Option<i64>, n: usize) -> R
     Ok((if len == 0 { 0 } else { from as usize }, len as usize, by as usize))
 }
 
-/// `x[index]`: a view for integers, slices, `None` and `...`, else a copy. Masks wait for their count.
+/// `x[index]`: a view for integers, 0-d tensors of them, slices, `None` and `...`, else a copy. Masks wait for their
+/// count.
 pub fn get(x: &Tensor, index: &[Index]) -> Result<Tensor> {
     let Parsed { view, picks } = parse(x, index)?;
     if picks.is_empty() {
@@ -173,6 +174,10 @@ pub fn get(x: &Tensor, index: &[Index]) -> Result<Tensor> {
         return apply(Op::Take { dim: *dim }, &[&flat, &found]);
     }
     let picks = to_ints(picks)?;
+    if picks.iter().all(|(_, index)| index.ndim() == 0) {
+        // The last dimension first, so that the others keep their numbers.
+        return picks.iter().rev().try_fold(view, |view, (dim, index)| view.pick(*dim, index));
+    }
     if let [(dim, index)] = picks.as_slice() {
         return apply(Op::Take { dim: *dim }, &[&view, index]);
     }
