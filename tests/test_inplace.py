@@ -200,3 +200,42 @@ def test_the_diagonal_of_a_transposed_matrix_is_a_view():
     x = gt.zeros(2, 3)
     x.T.diagonal(-1).fill_(1)
     check(x, np.eye(2, 3, 1, dtype="float32"))
+
+
+DIAGONALS = {
+    "corner": lambda x: x[:3, :3].diagonal(),
+    "behind": lambda x: x[1:, 1:].diagonal(),
+    "columns": lambda x: x[:, 1:4].diagonal(1),
+    "rows apart": lambda x: x[::2].diagonal(-1),
+    "turned": lambda x: x[1:, :3].T.diagonal(),
+    "of blocks": lambda x: x.view(2, 2, 5)[:, :, 1:4].diagonal(0, 1, 2),
+    "none": lambda x: x[:2, :2].diagonal(4),
+}
+
+
+@pytest.mark.parametrize("case", DIAGONALS)
+def test_a_diagonal_is_a_view(case):
+    """Of any view: what is written to it arrives, and gradients go through."""
+    start = np.arange(20, dtype="float64").reshape(4, 5)
+    places = DIAGONALS[case](gt.tensor(start).clone())
+    right, factor = start.copy(), np.ones((4, 5))
+    for at in places.numpy().ravel().astype(int):
+        right.flat[at] *= 3
+        factor.flat[at] = 3
+    leaf = gt.tensor(start, requires_grad=True)
+    x = leaf * 1
+    picked = DIAGONALS[case](x)
+    picked.mul_(3)
+    check(x.detach(), right)
+    check(picked.detach(), places.numpy() * 3)
+    x.sum().backward()
+    check(leaf.grad, factor)
+    assert picked.storage_offset() + 0.0 == (places.numpy().ravel()[:1].sum() if picked.numel() else 0.0)
+    if picked.dim() == 1 and picked.numel() > 1:
+        assert picked.stride() == (int(np.diff(places.numpy())[0]),)
+
+
+def test_filling_the_diagonal_of_a_part():
+    x = gt.zeros(4, 4)
+    x[:3, :3].fill_diagonal_(9)
+    check(x, np.diag([9, 9, 9, 0]).astype("float32"))
