@@ -409,3 +409,31 @@ def test_checkpoints_compute_again():
     model.zero_grad()
     checkpoint(model, gt.ones(2, 3)).sum().backward()
     assert model[0].weight.grad is not None
+
+
+def test_gradients_have_the_type_of_what_they_belong_to():
+    w = gt.ones(2, requires_grad=True)
+    (w * 1).backward(gt.ones(2, dtype=gt.float64))
+    (w * 2).sum().backward()
+    check(w.grad, np.full(2, 3.0, dtype="float32"))
+
+    class Wide(gt.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.double()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * 2
+
+    w.grad = None
+    Wide.apply(w).sum().backward()
+    check(w.grad, np.full(2, 2.0, dtype="float32"))
+    y = w * 1
+    y.register_hook(lambda grad: grad.double())
+    with pytest.raises(RuntimeError, match="has changed the type of value"):
+        y.sum().backward()
+    y = w * 1
+    y.register_hook(lambda grad: grad[:1])
+    with pytest.raises(RuntimeError, match="has changed the size of value"):
+        y.sum().backward()

@@ -118,7 +118,7 @@ fn run(
                         root.shape()
                     );
                 }
-                let g = g.var()?;
+                let g = Recorder.cast(&g.var()?, root.dtype())?;
                 if create { g } else { Var::plain(g.value) }
             }
             None if root.numel() == 1 => Recorder.full(root.ty(), 1.0)?,
