@@ -437,3 +437,27 @@ def test_gradients_have_the_type_of_what_they_belong_to():
     y.register_hook(lambda grad: grad[:1])
     with pytest.raises(RuntimeError, match="has changed the size of value"):
         y.sum().backward()
+
+
+def test_a_function_that_saves_nothing_goes_back_again():
+    class Double(gt.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, save):
+            if save:
+                ctx.save_for_backward(x)
+            ctx.save = save
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * 2 * (ctx.saved_tensors[0] if ctx.save else 1), None
+
+    x = gt.ones(2, requires_grad=True)
+    y = Double.apply(x, False)
+    y.sum().backward()
+    (y * 3).sum().backward()
+    check(x.grad, np.full(2, 8.0, dtype="float32"))
+    y = Double.apply(x, True)
+    y.sum().backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        (y * 3).sum().backward()

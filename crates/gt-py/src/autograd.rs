@@ -343,13 +343,12 @@ impl CustomBackward for PythonBackward {
     }
 
     fn release(&self) {
-        let released = self.call.take();
-        if let Some(call) = released {
-            Python::attach(|py| {
+        Python::attach(|py| {
+            if let Some(call) = self.call.get(py) {
                 // Tells the context that what it saved is gone.
                 let _ = call.bind(py).getattr("_release").and_then(|f| f.call0());
-            });
-        }
+            }
+        });
     }
 }
 

@@ -217,9 +217,6 @@ fn run(
                 }
             }
             NodeKind::Custom(function, _) => {
-                if node.freed.load(Ordering::Relaxed) {
-                    return Err(second_time());
-                }
                 let mut edges: Vec<Option<Edge>> = edges_of(&node);
                 edges.iter_mut().for_each(|e| *e = e.take().filter(leads));
                 if needed.is_some() && edges.iter().all(Option::is_none) {
@@ -228,7 +225,6 @@ fn run(
                 let given = arrived.into_iter().map(|g| g.map(Tensor::from_var)).collect();
                 let grads = function.backward(given)?;
                 if !(retain || create) {
-                    node.freed.store(true, Ordering::Relaxed);
                     function.release();
                 }
                 for (edge, g) in edges.into_iter().zip(grads) {

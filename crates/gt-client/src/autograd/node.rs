@@ -54,7 +54,7 @@ pub trait CustomBackward: Send + Sync {
     fn backward(&self, grads: Vec<Option<Tensor>>) -> Result<Vec<Option<Tensor>>>;
     /// The name shown as `grad_fn`.
     fn name(&self) -> String;
-    /// The backward pass is over: let go of what was saved.
+    /// The backward pass is over: let go of what was saved. Whoever reads it in another pass is told so there.
     fn release(&self);
     /// What it holds, as `Held` says.
     fn held(&self) -> Option<&(dyn Any + Send + Sync)> {
