@@ -239,3 +239,13 @@ def test_filling_the_diagonal_of_a_part():
     x = gt.zeros(4, 4)
     x[:3, :3].fill_diagonal_(9)
     check(x, np.diag([9, 9, 9, 0]).astype("float32"))
+
+
+def test_what_is_overwritten_has_a_gradient_of_zeros():
+    for write in (lambda y, v: y.copy_(v), lambda y, v: y.__setitem__(slice(None), v)):
+        x, v = gt.ones(2, requires_grad=True), gt.ones(2, requires_grad=True)
+        y = x * 1
+        write(y, v * 3)
+        first, second = gt.autograd.grad(y.sum(), [x, v])
+        check(first, np.zeros(2, dtype="float32"))
+        check(second, np.full(2, 3.0, dtype="float32"))
