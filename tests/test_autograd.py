@@ -439,6 +439,22 @@ def test_gradients_have_the_type_of_what_they_belong_to():
         y.sum().backward()
 
 
+def test_what_is_kept_is_what_hooks_have_made():
+    def run(ask):
+        x = gt.tensor([1.0, 2.0], requires_grad=True)
+        y = x * 2
+        y.retain_grad()
+        y.register_hook(lambda grad: grad * 2)
+        y.register_hook(lambda grad: grad + 1)
+        found = gt.autograd.grad(y.sum(), [{"x": x, "y": y}[name] for name in ask])
+        return [g.tolist()[0] for g in found], y.grad.tolist()[0]
+
+    # Asked for beside what it goes on to, a gradient is taken before its hooks: as in PyTorch.
+    assert run("y") == ([3.0], 3.0)
+    assert run("x") == ([6.0], 3.0)
+    assert run("yx") == ([1.0, 6.0], 3.0)
+
+
 def test_a_function_that_saves_nothing_goes_back_again():
     class Double(gt.autograd.Function):
         @staticmethod

@@ -154,23 +154,23 @@ fn run(
         // What the pass records for an op runs where the op's signal says; gradients add up where they are made.
         let signal = places.remove(&node.seq).unwrap_or(node.signal);
         let _scope = (signal != 0).then(|| Hold::scope(Scope::of_backward(signal)));
-        if let Some(hooks) = node.hooks.get() {
-            let hooks: Vec<_> = hooks.lock().clone();
-            for (nr, _, hook, _) in hooks {
-                if let Some(Some(g)) = arrived.get_mut(nr as usize) {
-                    let given = Tensor::from_var(g.clone());
-                    if let Some(changed) = hook(&given)? {
-                        *g = changed.var()?;
+        let capture = |found: &mut [Option<Tensor>], arrived: &Incoming| {
+            for (nr, g) in arrived.iter().enumerate().filter(|_| !wanted.is_empty()) {
+                if let (Some(g), Some(list)) = (g, wanted.get(&(node.seq, nr as u32))) {
+                    for &i in list {
+                        found[i] = Some(Tensor::from_var(g.clone()));
                     }
                 }
             }
+        };
+        // A gradient that is asked for is what hooks made of it, but where it goes on from it is taken before, as in PyTorch.
+        let goes_on = needed.is_some() && flows_on(&node, leads);
+        if goes_on {
+            capture(&mut found, &arrived);
         }
-        for (nr, g) in arrived.iter().enumerate().filter(|_| !wanted.is_empty()) {
-            if let (Some(g), Some(list)) = (g, wanted.get(&(node.seq, nr as u32))) {
-                for &i in list {
-                    found[i] = Some(Tensor::from_var(g.clone()));
-                }
-            }
+        run_hooks(&node, &mut arrived)?;
+        if !goes_on {
+            capture(&mut found, &arrived);
         }
         match &node.kind {
             NodeKind::Leaf(slot) => {
@@ -184,7 +184,7 @@ fn run(
                 }
             }
             NodeKind::Op(op) => {
-                if !flows_on(&node, leads) {
+                if !(goes_on || needed.is_none() && flows_on(&node, leads)) {
                     continue;
                 }
                 let (kept, outs, mut edges) = unpack(&node)?;
@@ -294,6 +294,23 @@ fn leading_to(targets: HashSet<u64, FixedState>, roots: Vec<Arc<Node>>) -> HashS
 
 /// The signals in which the gradients of leaves were made, by the leaves' numbers.
 type Places = HashMap<u64, u32, FixedState>;
+
+/// What hooks make of the gradients that have arrived. Those that only keep a gradient come last.
+fn run_hooks(node: &Node, arrived: &mut Incoming) -> Result<()> {
+    let Some(hooks) = node.hooks.get() else { return Ok(()) };
+    let hooks: Vec<_> = hooks.lock().clone();
+    for keeps in [false, true] {
+        for hook in hooks.iter().filter(|hook| hook.keeps == keeps) {
+            if let Some(Some(g)) = arrived.get_mut(hook.nr as usize) {
+                let given = Tensor::from_var(g.clone());
+                if let Some(changed) = (hook.call)(&given)? {
+                    *g = changed.var()?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
 
 /// Adds a gradient to what a node has already; true if it is the first.
 fn deliver(
