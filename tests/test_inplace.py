@@ -249,3 +249,17 @@ def test_what_is_overwritten_has_a_gradient_of_zeros():
         first, second = gt.autograd.grad(y.sum(), [x, v])
         check(first, np.zeros(2, dtype="float32"))
         check(second, np.full(2, 3.0, dtype="float32"))
+
+
+def test_logits_may_be_written_after_their_loss():
+    start, classes = gt.tensor([[1.0, 2.0], [0.0, 3.0]]), gt.tensor([0, 1])
+    found = []
+    for write in (False, True):
+        x = start.clone().requires_grad_()
+        y = x * 1
+        loss = gt.nn.functional.cross_entropy(y, classes)
+        if write:
+            y.div_(2.0)
+        loss.backward()
+        found.append(x.grad.numpy())
+    np.testing.assert_array_equal(*found)
