@@ -5,12 +5,13 @@ use super::node::{Edge, Node, NodeArg, NodeKind, SavedValue};
 use super::record::{Recorder, Var};
 use super::replay::replay;
 use crate::Tensor;
+use crate::ops::put_edge;
 use crate::signal::{self, Hold, Scope};
 use crate::stream::Stream;
 use foldhash::fast::FixedState;
 use gt_ir::build::{Kept, Saved};
 use gt_ir::grad::vjp;
-use gt_ir::{Binary, Build, Error, Needs, Op, Operand, Result, View, bail};
+use gt_ir::{Binary, Build, Error, Needs, Op, Operand, ReduceKind, Result, Unary, View, bail};
 use smallvec::{SmallVec, smallvec};
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 use std::sync::Arc;
@@ -203,10 +204,13 @@ fn run(
                 for ((edge, g), arg) in edges.into_iter().zip(grads).zip(&kept) {
                     let (Some(edge), Kept::Val(ty, _)) = (edge, arg) else { continue };
                     // `None` claims zero, which a person who asks for the gradient is given.
-                    let g = match g {
+                    let mut g = match g {
                         Some(g) => g,
                         None => Recorder.full(ty, 0.0)?,
                     };
+                    if create && g.edge.is_none() && in_pieces(op) {
+                        g.edge = Some(put_edge(&[], Some(edge.clone()), ty, Operand::Val(g.clone()))?);
+                    }
                     let fresh = deliver(&mut queue, &mut incoming, &mut places, &edge, g)?;
                     slices.remove(&(edge.node.seq, edge.nr));
                     if let (true, Op::View(view), Some(Kept::Num(start))) = (fresh, op, kept.get(1))
@@ -310,6 +314,18 @@ fn run_hooks(node: &Node, arrived: &mut Incoming) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// True for ops whose gradient depends on where the operand lies and not on how much it is: one of constants is constant.
+/// Its own gradient is zero, but there is one.
+fn in_pieces(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Where
+            | Op::Unary(Unary::Relu)
+            | Op::Binary(Binary::Max | Binary::Min)
+            | Op::Reduce { kind: ReduceKind::Max | ReduceKind::Min, .. }
+    )
 }
 
 /// Adds a gradient to what a node has already; true if it is the first.
