@@ -187,9 +187,9 @@ impl Tensor {
         !self.0.path.is_empty()
     }
 
-    /// True if a tensor tells where it lies in the storage.
+    /// True if a tensor tells where it lies in what it is a view of.
     fn is_picked(&self) -> bool {
-        self.0.path.iter().any(|step| matches!(step, Step::Pick { .. }))
+        matches!(self.0.path.last(), Some(Step::Pick { .. }))
     }
 
     /// Strides in elements within the storage.

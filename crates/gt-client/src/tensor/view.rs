@@ -59,6 +59,7 @@ impl Tensor {
     }
 
     /// A view whose place in the storage is known beforehand, so that its strides need not follow from this tensor's.
+    #[inline(always)]
     pub(crate) fn view_at(
         &self,
         view: View,
@@ -93,6 +94,7 @@ impl Tensor {
     }
 
     /// A tensor of the same storage and history, with another path.
+    #[inline(always)]
     fn beyond(&self, path: Vec<Step>, shape: Shape, geometry: (Strides, isize)) -> Tensor {
         let ty = Ty { dtype: self.dtype(), shape };
         let out = Tensor::make(self.0.cell.clone(), path, ty, Some(Box::new(geometry)), self.0.silent);
