@@ -446,3 +446,71 @@ def test_checkpoints_compute_again():
     model.zero_grad()
     checkpoint(model, gt.ones(2, 3)).sum().backward()
     assert model[0].weight.grad is not None
+
+
+def test_gradients_have_the_type_of_what_they_belong_to():
+    w = gt.ones(2, requires_grad=True)
+    (w * 1).backward(gt.ones(2, dtype=gt.float64))
+    (w * 2).sum().backward()
+    check(w.grad, np.full(2, 3.0, dtype="float32"))
+
+    class Wide(gt.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.double()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * 2
+
+    w.grad = None
+    Wide.apply(w).sum().backward()
+    check(w.grad, np.full(2, 2.0, dtype="float32"))
+    y = w * 1
+    y.register_hook(lambda grad: grad.double())
+    with pytest.raises(RuntimeError, match="has changed the type of value"):
+        y.sum().backward()
+    y = w * 1
+    y.register_hook(lambda grad: grad[:1])
+    with pytest.raises(RuntimeError, match="has changed the size of value"):
+        y.sum().backward()
+
+
+def test_what_is_kept_is_what_hooks_have_made():
+    def run(ask):
+        x = gt.tensor([1.0, 2.0], requires_grad=True)
+        y = x * 2
+        y.retain_grad()
+        y.register_hook(lambda grad: grad * 2)
+        y.register_hook(lambda grad: grad + 1)
+        found = gt.autograd.grad(y.sum(), [{"x": x, "y": y}[name] for name in ask])
+        return [g.tolist()[0] for g in found], y.grad.tolist()[0]
+
+    # Asked for beside what it goes on to, a gradient is taken before its hooks: as in PyTorch.
+    assert run("y") == ([3.0], 3.0)
+    assert run("x") == ([6.0], 3.0)
+    assert run("yx") == ([1.0, 6.0], 3.0)
+
+
+def test_a_function_that_saves_nothing_goes_back_again():
+    class Double(gt.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, save):
+            if save:
+                ctx.save_for_backward(x)
+            ctx.save = save
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * 2 * (ctx.saved_tensors[0] if ctx.save else 1), None
+
+    x = gt.ones(2, requires_grad=True)
+    y = Double.apply(x, False)
+    y.sum().backward()
+    (y * 3).sum().backward()
+    check(x.grad, np.full(2, 8.0, dtype="float32"))
+    y = Double.apply(x, True)
+    y.sum().backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        (y * 3).sum().backward()

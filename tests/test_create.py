@@ -138,7 +138,8 @@ def test_what_a_tensor_is():
     assert x.type() == "gt.DoubleTensor" and x.type_as(gt.ones(1)).dtype is gt.float32
     assert x.to(gt.ones(1, dtype=gt.int32)).dtype is gt.int32 and x.to("cpu", gt.half).dtype is gt.float16
     assert gt.float is gt.float32 and gt.long is gt.int64 and gt.half is gt.float16 and gt.double is gt.float64
-    for dtype in (float, "float32", np.float32, np.dtype("float32"), gt.float32):
+    assert gt.ones(1, dtype=float).dtype is gt.ones(1).to(float).dtype is gt.float64
+    for dtype in ("float32", np.float32, np.dtype("float32"), gt.float32):
         assert gt.ones(1, dtype=dtype).dtype is gt.float32
     assert gt.ones(1, dtype=int).dtype is gt.int64 and gt.ones(1, dtype=bool).dtype is gt.bool
     assert hash(x) == hash(x) and len({x, x.T}) == 2
@@ -195,3 +196,9 @@ def test_pickle_and_copy():
     assert len(list(model.parameters())) == 2
     assert pickle.loads(pickle.dumps(gt.float32)) is gt.float32
     assert pickle.loads(pickle.dumps(gt.device("cuda:1"))) == gt.device("cuda:1")
+
+
+def test_tensors_of_one_element_in_a_list_are_numbers():
+    assert gt.tensor([gt.tensor([1.0]), gt.tensor([2.0])]).tolist() == [1.0, 2.0]
+    assert gt.tensor([[gt.tensor([[1]])], [gt.tensor(2)]]).tolist() == [[1], [2]]
+    assert gt.tensor([gt.tensor([1, 2]), gt.tensor([3, 4])]).tolist() == [[1, 2], [3, 4]]

@@ -147,3 +147,83 @@ def test_iteration_and_containers():
     assert 4 in x and 9 not in x
     assert list(range(10))[gt.tensor(3)] == 3
     assert x.nonzero().tolist() == np.argwhere(x.numpy()).tolist()
+
+
+# What is done to a tensor of shape (3, 4) through an index that is a number on the device.
+THROUGH = {
+    "add": lambda x, i: x[i].add_(1),
+    "item": lambda x, i: x[i].__setitem__(1, 7),
+    "fill": lambda x, i: x[i, :].fill_(5),
+    "column": lambda x, i: x[:, i].mul_(3),
+    "element": lambda x, i: x[i, i].zero_(),
+    "part": lambda x, i: x[1:][i - 1, ::2].add_(10),
+    "of a part": lambda x, i: x[i][1:][i].sub_(4),
+    "transposed": lambda x, i: x.T[i].copy_(x[0, :3] * 2),
+    "from the end": lambda x, i: x[-i].view(2, 2)[0].fill_(9),
+    "twice": lambda x, i: (x[i].add_(1), x[i].mul_(2)),
+    "new axis": lambda x, i: x[None, i].add_(1),
+}
+
+
+@pytest.mark.parametrize("case", THROUGH)
+def test_what_a_tensor_picks_is_a_view(case):
+    """As with the number itself, in values and gradients."""
+    start = draw((3, 4), "float64", 0.5, 2.0)
+    found = []
+    for i in (gt.tensor(1), 1):
+        leaf = ours(start, grad=True)
+        x = leaf * 1
+        THROUGH[case](x, i)
+        (x * x).sum().backward()
+        found.append((x.detach().numpy(), leaf.grad.numpy()))
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    np.testing.assert_array_equal(found[0][1], found[1][1])
+
+
+def test_what_a_tensor_picks_follows_its_base():
+    x = gt.zeros(3, 2)
+    for i in gt.tensor([0, 2]):
+        x[i].add_(1)
+    check(x, np.array([[1, 1], [0, 0], [1, 1]], dtype="float32"))
+    row = x[gt.tensor([5, 1, 3]).argmin()]
+    x[1, 0] = 5
+    check(row, np.array([5, 0], dtype="float32"))
+    row += 100
+    check(x[1], np.array([105, 100], dtype="float32"))
+    # The place is that of the moment at which it was picked.
+    i = gt.tensor(0)
+    first = x[i]
+    i.add_(1)
+    first.zero_()
+    check(x, np.array([[0, 0], [105, 100], [1, 1]], dtype="float32"))
+    assert row._is_view() and first.shape == (2,) and x[i, i].shape == () and x.T[i].stride() == (2,)
+    with gt.no_grad():
+        w = gt.ones(2, requires_grad=True)
+        w[gt.tensor(1)].mul_(3)
+    check(w.detach(), np.array([1, 3], dtype="float32"))
+
+
+def test_what_a_tensor_picks_of_a_detached_tensor():
+    leaf, weight = gt.ones(4, 2, requires_grad=True), gt.ones(2, requires_grad=True)
+    apart = (leaf * 1)[1:].detach()
+    apart[gt.tensor(1)].mul_(weight * 2)
+    assert apart.requires_grad
+    apart.sum().backward()
+    check(weight.grad, np.full(2, 2.0, dtype="float32"))
+    assert leaf.grad is None
+    with pytest.raises(RuntimeError, match="leaf"):
+        leaf[gt.tensor(0)].add_(1)
+
+
+def test_a_picked_place_out_of_range():
+    with pytest.raises(IndexError, match="out of bounds for dimension 0 with size 3"):
+        gt.ones(3)[gt.tensor(5)].item()
+
+
+@pytest.mark.parametrize("count", [2, 7])
+def test_a_mask_with_another_count_of_values(count):
+    x = gt.zeros(2, 3)
+    words = rf"value tensor of shape \[{count}\] cannot be broadcast to indexing result of shape \[6\]"
+    with pytest.raises(RuntimeError, match=words):
+        x[x == 0] = gt.ones(count)
+        x.tolist()

@@ -208,3 +208,66 @@ def test_the_diagonal_of_a_transposed_matrix_is_a_view():
     x = gt.zeros(2, 3)
     x.T.diagonal(-1).fill_(1)
     check(x, np.eye(2, 3, 1, dtype="float32"))
+
+
+DIAGONALS = {
+    "corner": lambda x: x[:3, :3].diagonal(),
+    "behind": lambda x: x[1:, 1:].diagonal(),
+    "columns": lambda x: x[:, 1:4].diagonal(1),
+    "rows apart": lambda x: x[::2].diagonal(-1),
+    "turned": lambda x: x[1:, :3].T.diagonal(),
+    "of blocks": lambda x: x.view(2, 2, 5)[:, :, 1:4].diagonal(0, 1, 2),
+    "none": lambda x: x[:2, :2].diagonal(4),
+}
+
+
+@pytest.mark.parametrize("case", DIAGONALS)
+def test_a_diagonal_is_a_view(case):
+    """Of any view: what is written to it arrives, and gradients go through."""
+    start = np.arange(20, dtype="float64").reshape(4, 5)
+    places = DIAGONALS[case](gt.tensor(start).clone())
+    right, factor = start.copy(), np.ones((4, 5))
+    for at in places.numpy().ravel().astype(int):
+        right.flat[at] *= 3
+        factor.flat[at] = 3
+    leaf = gt.tensor(start, requires_grad=True)
+    x = leaf * 1
+    picked = DIAGONALS[case](x)
+    picked.mul_(3)
+    check(x.detach(), right)
+    check(picked.detach(), places.numpy() * 3)
+    x.sum().backward()
+    check(leaf.grad, factor)
+    assert picked.storage_offset() + 0.0 == (places.numpy().ravel()[:1].sum() if picked.numel() else 0.0)
+    if picked.dim() == 1 and picked.numel() > 1:
+        assert picked.stride() == (int(np.diff(places.numpy())[0]),)
+
+
+def test_filling_the_diagonal_of_a_part():
+    x = gt.zeros(4, 4)
+    x[:3, :3].fill_diagonal_(9)
+    check(x, np.diag([9, 9, 9, 0]).astype("float32"))
+
+
+def test_what_is_overwritten_has_a_gradient_of_zeros():
+    for write in (lambda y, v: y.copy_(v), lambda y, v: y.__setitem__(slice(None), v)):
+        x, v = gt.ones(2, requires_grad=True), gt.ones(2, requires_grad=True)
+        y = x * 1
+        write(y, v * 3)
+        first, second = gt.autograd.grad(y.sum(), [x, v])
+        check(first, np.zeros(2, dtype="float32"))
+        check(second, np.full(2, 3.0, dtype="float32"))
+
+
+def test_logits_may_be_written_after_their_loss():
+    start, classes = gt.tensor([[1.0, 2.0], [0.0, 3.0]]), gt.tensor([0, 1])
+    found = []
+    for write in (False, True):
+        x = start.clone().requires_grad_()
+        y = x * 1
+        loss = gt.nn.functional.cross_entropy(y, classes)
+        if write:
+            y.div_(2.0)
+        loss.backward()
+        found.append(x.grad.numpy())
+    np.testing.assert_array_equal(*found)

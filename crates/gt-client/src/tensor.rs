@@ -20,11 +20,12 @@ use write::watch;
 pub type Strides = SmallVec<[isize; 5]>;
 
 /// One step from a storage towards a view of it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Step {
-    pub view: View,
-    /// Where the slice starts, if it is one.
-    pub start: Option<i64>,
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// A view, and where it starts if it is a slice.
+    View(View, Option<i64>),
+    /// What lies along `dim` at a place that a 0-d tensor of integers tells; the dimension goes.
+    Pick { dim: usize, place: Value },
 }
 
 /// A tensor. Cloning it gives another name for the same tensor.
@@ -46,7 +47,7 @@ struct Inner {
     /// From the whole storage to what this tensor shows; empty for the whole.
     path: Vec<Step>,
     ty: Ty,
-    /// Strides and offset within the storage, for views.
+    /// Strides and offset within the storage, for views. What is picked counts as the first along its dimension.
     geometry: Option<Box<(Strides, isize)>>,
     /// Gradient history of its own, apart from the storage's: (history, how many steps of the path lie before it).
     domain: OnceLock<(Arc<Domain>, usize)>,
@@ -62,11 +63,28 @@ struct Domain {
     edge: Mutex<Option<Edge>>,
 }
 
-/// What a view was worked out to be at some stamp of its cell. The value is not kept alive by it.
+/// What a view was worked out to be at some stamp of its cell.
 struct Derived {
     stamp: u64,
-    value: Weak<ValueInner>,
+    value: Shown,
     edge: Option<Edge>,
+}
+
+/// The value of a view.
+enum Shown {
+    /// Of what is picked: it is read once.
+    Kept(Value),
+    /// Not kept alive by the view: to look at the storage again costs nothing.
+    Handle(Weak<ValueInner>),
+}
+
+impl Shown {
+    fn value(&self) -> Option<Value> {
+        match self {
+            Shown::Kept(value) => Some(value.clone()),
+            Shown::Handle(value) => value.upgrade(),
+        }
+    }
 }
 
 impl Tensor {
@@ -169,6 +187,11 @@ impl Tensor {
         !self.0.path.is_empty()
     }
 
+    /// True if a tensor tells where it lies in what it is a view of.
+    fn is_picked(&self) -> bool {
+        matches!(self.0.path.last(), Some(Step::Pick { .. }))
+    }
+
     /// Strides in elements within the storage.
     pub fn strides(&self) -> Strides {
         match &self.0.geometry {
@@ -177,7 +200,7 @@ impl Tensor {
         }
     }
 
-    /// The first element's place within the storage.
+    /// The first element's place within the storage; of what is picked along a dimension, the place of the first there.
     pub fn storage_offset(&self) -> isize {
         self.0.geometry.as_ref().map_or(0, |g| g.1)
     }
@@ -228,7 +251,7 @@ impl Tensor {
             _ => None,
         };
         if let Some(d) = fresh
-            && let Some(value) = d.value.upgrade()
+            && let Some(value) = d.value.value()
         {
             let edge = own_edge.unwrap_or_else(|| d.edge.clone());
             return Ok(Var { value, edge, owner: self.owner() });
@@ -246,8 +269,11 @@ impl Tensor {
                 }
             },
         };
-        *derived =
-            Some(Derived { stamp: now.stamp, value: Arc::downgrade(&var.value), edge: var.edge.clone() });
+        let value = match self.is_picked() {
+            true => Shown::Kept(var.value.clone()),
+            false => Shown::Handle(Arc::downgrade(&var.value)),
+        };
+        *derived = Some(Derived { stamp: now.stamp, value, edge: var.edge.clone() });
         Ok(Var { owner: self.owner(), ..var })
     }
 

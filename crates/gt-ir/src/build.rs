@@ -198,7 +198,8 @@ pub trait Build {
         }
     }
 
-    /// The gradient of `max` or `min` for operand `i`: all of it where it won, half where the two are equal.
+    /// The gradient of `max` or `min` for operand `i`: none where the other one `won`, half where the two are equal. A
+    /// number is a bound: at it there is none.
     fn pick_grad(
         &mut self,
         won: Binary,
@@ -207,11 +208,16 @@ pub trait Build {
         i: usize,
         j: usize,
     ) -> Result<Self::V> {
-        let win = self.bin(won, s.operand(i)?, s.operand(j)?)?;
-        let tie = self.bin(Binary::Eq, s.operand(i)?, s.operand(j)?)?;
+        let (own, other) = (s.operand(i)?, s.operand(j)?);
+        if let Operand::Num(_) = other {
+            let within = self.bin(won, own, other)?;
+            return self.select(&within, g, 0.0);
+        }
+        let tie = self.bin(Binary::Eq, own.clone(), other.clone())?;
+        let lost = self.bin(won, other, own)?;
         let half = self.bin(Binary::Mul, g, 0.5)?;
-        let shared = self.select(&tie, &half, 0.0)?;
-        self.select(&win, g, &shared)
+        let shared = self.select(&tie, &half, g)?;
+        self.select(&lost, 0.0, &shared)
     }
 
     /// A tensor filled with one number.

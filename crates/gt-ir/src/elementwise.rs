@@ -172,7 +172,7 @@ unary_table! {
             b.mul(g, &d).map(Some)
         };
     Relu "RELU" Number, |x| x.relu(), |x| x.max(0), "x > T(0) || x != x ? x : T(0)", (-3.0, 3.0), [y],
-        |b, g, s| { let on = b.bin(Binary::Gt, s.out(0)?, 0.0)?; b.select(&on, g, 0.0).map(Some) };
+        |b, g, s| { let off = b.bin(Binary::Le, s.out(0)?, 0.0)?; b.select(&off, 0.0, g).map(Some) };
     Gelu "GELU" Float, |x| x.gelu(), NO_INT, "T(0.5) * x * (T(1) + erf(x * T(0.70710678118654752440)))", (-3.0, 3.0), [x],
         |b, g, s| {
             let d = b.un(Unary::GeluGrad, s.arg(0)?)?;
@@ -390,13 +390,15 @@ binary_table! {
         { let d = atan2_slope(b, s, 0)?; let d = b.un(Unary::Neg, &d)?; b.mul(g, &d).map(Some) };
 }
 
-/// An operand over the square of the distance from the origin.
+/// An operand over the square of the distance from the origin; zero there.
 fn atan2_slope<B: Build>(b: &mut B, s: &Saved<B::V>, over: usize) -> Result<B::V> {
     let (up, across) = (s.operand(0)?, s.operand(1)?);
     let up = b.bin_any(Binary::Mul, up.clone(), up)?;
     let across = b.bin_any(Binary::Mul, across.clone(), across)?;
-    let square = b.bin_any(Binary::Add, up, across)?;
-    b.bin(Binary::Div, s.operand(over)?, square)
+    let square = b.bin(Binary::Add, up, across)?;
+    let origin = b.bin(Binary::Eq, &square, 0.0)?;
+    let square = b.select(&origin, 1.0, &square)?;
+    b.bin(Binary::Div, s.operand(over)?, &square)
 }
 
 #[inline(always)]

@@ -31,9 +31,21 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// What takes the sign off an index of 64 bits: what was negative is then larger than any dimension.
 pub const UNSIGNED: i64 = i64::MAX;
 
+/// An index that says how many elements of a mask are true, above this: there are not as many values for them.
+pub const MISCOUNTED: i64 = 1 << 61;
+
 impl Error {
     /// An index that is out of range, as a person should read it, with the sign that `UNSIGNED` took off.
     pub fn out_of_bounds(index: i64, dim: usize, size: usize) -> Error {
+        if (MISCOUNTED..=UNSIGNED / 2).contains(&index) {
+            // The last place is padding for what is not under the mask.
+            return Error::Runtime(format!(
+                "shape mismatch: value tensor of shape [{}] cannot be broadcast to indexing result of shape [{}], which \
+                 is how many elements of the mask are true, at dimension {dim}",
+                size - 1,
+                index - MISCOUNTED
+            ));
+        }
         let index = if index > UNSIGNED / 2 { index | !UNSIGNED } else { index };
         Error::Index(format!("index {index} is out of bounds for dimension {dim} with size {size}"))
     }

@@ -1,9 +1,11 @@
 //! The gradient rule of every op, as more instructions, so that second derivatives come by themselves.
 
+mod prod;
+
 use crate::build::{Build, Kept, Operand, Operands, Saved};
 use crate::elementwise::{Binary, Needs};
 use crate::op::{Op, ReduceKind, ScanKind, ScatterMode, View};
-use crate::{DType, Ints, Result, Scalar, Shape, Ty, composite};
+use crate::{Ints, Result, Scalar, Shape, Ty, composite};
 use smallvec::{SmallVec, smallvec};
 
 /// One gradient per operand; `None` claims zero.
@@ -46,12 +48,11 @@ impl Op {
             | Op::Flip { .. }
             | Op::Put { .. } => NOTHING,
             Op::Reduce { kind: ReduceKind::Sum, .. } => NOTHING,
-            Op::Reduce { kind: ReduceKind::Prod | ReduceKind::Max | ReduceKind::Min, .. } => {
-                Needs { args: 1, outs: true }
-            }
+            Op::Reduce { kind: ReduceKind::Prod, .. } => ARG0,
+            Op::Reduce { kind: ReduceKind::Max | ReduceKind::Min, .. } => Needs { args: 1, outs: true },
             Op::ArgReduce { .. } => NOTHING,
             Op::Scan { kind: ScanKind::Sum, .. } => NOTHING,
-            Op::Scan { kind: ScanKind::Prod, .. } => Needs { args: 1, outs: true },
+            Op::Scan { kind: ScanKind::Prod, .. } => ARG0,
             Op::Matmul { .. } => Needs { args: 3, outs: false },
             Op::Gather { .. } | Op::Take { .. } => ARG1,
             Op::Scatter { mode, .. } | Op::TakePut { mode, .. } => match mode {
@@ -283,54 +284,31 @@ fn reduce_grad<B: Build>(
         ReduceKind::Max | ReduceKind::Min => {
             let y = b.reshape(s.out(0)?, &kept)?;
             let hit = b.bin(Binary::Eq, s.arg(0)?, &y)?;
+            // Where the result is not a number, those that are none have made it so.
+            let nan = b.bin(Binary::Ne, s.arg(0)?, s.arg(0)?)?;
+            let hit = b.bin(Binary::Or, &hit, &nan)?;
             let hit = b.cast(&hit, x.dtype)?;
             let ties = b.reduce(ReduceKind::Sum, &hit, dims, true)?;
             let share = b.bin(Binary::Div, &g, &ties)?;
             b.mul(&hit, &share)
         }
+        ReduceKind::Prod if dims.is_empty() || x.shape.numel() == 0 => b.expand(&g, &x.shape),
         ReduceKind::Prod => {
-            let (v, y) = (s.arg(0)?.clone(), b.reshape(s.out(0)?, &kept)?);
-            let zero = b.bin(Binary::Eq, &v, 0.0)?;
-            let filled = b.select(&zero, 1.0, &v)?;
-            let rest = b.reduce(ReduceKind::Prod, &filled, dims, true)?;
-            let zero_count = b.cast(&zero, DType::I64)?;
-            let zero_count = b.reduce(ReduceKind::Sum, &zero_count, dims, true)?;
-            let single = b.bin(Binary::Eq, &zero_count, Scalar::Int(1))?;
-            let plain = b.bin(Binary::Div, &y, &filled)?;
-            let lone = b.select(&single, &rest, 0.0)?;
-            let d = b.select(&zero, &lone, &plain)?;
+            let d = prod::others(b, s.arg(0)?, dims)?;
             b.mul(&g, &d)
         }
     }
 }
 
 fn scan_grad<B: Build>(b: &mut B, kind: ScanKind, dim: usize, s: &Saved<B::V>, g: &B::V) -> Result<B::V> {
-    let backwards = |b: &mut B, x: &B::V| -> Result<B::V> {
-        let flip = Op::Flip { dims: smallvec![dim] };
-        let x = b.emit(flip.clone(), smallvec![x.into()])?;
-        let x = b.emit(Op::Scan { kind: ScanKind::Sum, dim }, smallvec![(&x).into()])?;
-        b.emit(flip, smallvec![(&x).into()])
-    };
     match kind {
-        ScanKind::Sum => backwards(b, g),
-        ScanKind::Prod => {
-            // Left of the first zero the plain quotient holds; at it, the products without it count; right of it, none.
-            let x = s.arg(0)?;
-            let zero = b.bin(Binary::Eq, x, 0.0)?;
-            let count = b.cast(&zero, DType::I64)?;
-            let count = b.emit(Op::Scan { kind: ScanKind::Sum, dim }, smallvec![(&count).into()])?;
-            let first = b.bin(Binary::Eq, &count, Scalar::Int(1))?;
-            let first = b.bin(Binary::And, &zero, &first)?;
-            let others = b.select(&first, 1.0, x)?;
-            let others = b.emit(Op::Scan { kind, dim }, smallvec![(&others).into()])?;
-            let lone = b.mul(g, &others)?;
-            let lone = backwards(b, &lone)?;
-            let plain = b.mul(g, s.out(0)?)?;
-            let plain = backwards(b, &plain)?;
-            let divisor = b.select(&zero, 1.0, x)?;
-            let plain = b.bin(Binary::Div, &plain, &divisor)?;
-            b.select(&first, &lone, &plain)
+        ScanKind::Sum => {
+            let flip = Op::Flip { dims: smallvec![dim] };
+            let x = b.emit(flip.clone(), smallvec![g.into()])?;
+            let x = b.emit(Op::Scan { kind, dim }, smallvec![(&x).into()])?;
+            b.emit(flip, smallvec![(&x).into()])
         }
+        ScanKind::Prod => prod::running(b, s.arg(0)?, dim, g),
     }
 }
 

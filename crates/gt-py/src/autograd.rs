@@ -4,6 +4,7 @@ use crate::device::Device;
 use crate::errors::{Fault, Result, carry, runtime_error, type_error};
 use crate::tensor::{PyTensor, tensors};
 use gt_client::autograd::{CustomBackward, Edge, GradSlot, Hook, Node, NodeArg, NodeKind, Var};
+use gt_client::ops::arith;
 use gt_client::value::Value;
 use gt_client::{Tensor, autograd};
 use gt_ir::{Error, Operand, Ty};
@@ -211,12 +212,16 @@ pub fn python_hook(hook: Py<PyAny>, device: Device) -> (Hook, Arc<Object>) {
                 return Ok(None);
             }
             match result.cast::<PyTensor>() {
-                Ok(t) if t.get().t.shape() == g.shape() => Ok(Some(t.get().t.clone())),
-                Ok(t) => Err(Error::Runtime(format!(
-                    "hook: expected a gradient of shape {}, got {}",
-                    g.shape(),
-                    t.get().t.shape()
-                ))),
+                Ok(t) if t.get().t.ty() == g.ty() => Ok(Some(t.get().t.clone())),
+                Ok(t) => {
+                    let (given, what) = (t.get().t.ty(), hook.bind(py).getattr("__name__"));
+                    let what = what.map_or("hook".into(), |name| name.to_string());
+                    let changed = if given.shape == g.ty().shape { "type" } else { "size" };
+                    Err(Error::Runtime(format!(
+                        "hook '{what}' has changed the {changed} of value (was {} got {given})",
+                        g.ty()
+                    )))
+                }
                 Err(_) => Err(Error::Type("hook: expected a Tensor or None to be returned".into())),
             }
         })
@@ -338,13 +343,12 @@ impl CustomBackward for PythonBackward {
     }
 
     fn release(&self) {
-        let released = self.call.take();
-        if let Some(call) = released {
-            Python::attach(|py| {
+        Python::attach(|py| {
+            if let Some(call) = self.call.get(py) {
                 // Tells the context that what it saved is gone.
                 let _ = call.bind(py).getattr("_release").and_then(|f| f.call0());
-            });
-        }
+            }
+        });
     }
 }
 
@@ -398,7 +402,8 @@ impl PythonBackward {
                         ty.shape
                     ));
                 }
-                (Some(_), g) => out.push(g),
+                (Some(ty), Some(g)) => out.push(Some(arith::cast(&g, ty.dtype)?)),
+                (Some(_), None) => out.push(None),
             }
         }
         Ok(out)

@@ -158,7 +158,9 @@ impl Reader {
 /// The shape of a tensor or an array.
 fn inner_shape(obj: &Bound<PyAny>) -> Result<Option<Ints>> {
     if let Ok(t) = obj.cast::<PyTensor>() {
-        return Ok(Some(t.get().t.shape().0.clone()));
+        let shape = &t.get().t.shape().0;
+        // A tensor of one element stands for a number.
+        return Ok(Some(if t.get().t.numel() == 1 { Ints::new() } else { shape.clone() }));
     }
     if obj.is_exact_instance_of::<pyo3::types::PyInt>()
         || obj.is_exact_instance_of::<pyo3::types::PyFloat>()

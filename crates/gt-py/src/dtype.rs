@@ -78,7 +78,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for DTypeArg {
             DType::parse(name.to_str()?)
         } else if let Ok(class) = obj.cast::<PyType>() {
             if class.is(PyFloat::type_object(py)) {
-                Some(gt_client::default::float())
+                Some(DType::F64)
             } else if class.is(PyBool::type_object(py)) {
                 Some(DType::Bool)
             } else if class.is(PyInt::type_object(py)) {

@@ -5,12 +5,13 @@ use super::node::{Edge, Node, NodeArg, NodeKind, SavedValue};
 use super::record::{Recorder, Var};
 use super::replay::replay;
 use crate::Tensor;
+use crate::ops::put_edge;
 use crate::signal::{self, Hold, Scope};
 use crate::stream::Stream;
 use foldhash::fast::FixedState;
 use gt_ir::build::{Kept, Saved};
 use gt_ir::grad::vjp;
-use gt_ir::{Binary, Build, Error, Needs, Op, Operand, Result, View, bail};
+use gt_ir::{Binary, Build, Error, Needs, Op, Operand, ReduceKind, Result, Unary, View, bail};
 use smallvec::{SmallVec, smallvec};
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 use std::sync::Arc;
@@ -118,7 +119,7 @@ fn run(
                         root.shape()
                     );
                 }
-                let g = g.var()?;
+                let g = Recorder.cast(&g.var()?, root.dtype())?;
                 if create { g } else { Var::plain(g.value) }
             }
             None if root.numel() == 1 => Recorder.full(root.ty(), 1.0)?,
@@ -154,23 +155,23 @@ fn run(
         // What the pass records for an op runs where the op's signal says; gradients add up where they are made.
         let signal = places.remove(&node.seq).unwrap_or(node.signal);
         let _scope = (signal != 0).then(|| Hold::scope(Scope::of_backward(signal)));
-        if let Some(hooks) = node.hooks.get() {
-            let hooks: Vec<_> = hooks.lock().clone();
-            for (nr, _, hook, _) in hooks {
-                if let Some(Some(g)) = arrived.get_mut(nr as usize) {
-                    let given = Tensor::from_var(g.clone());
-                    if let Some(changed) = hook(&given)? {
-                        *g = changed.var()?;
+        let capture = |found: &mut [Option<Tensor>], arrived: &Incoming| {
+            for (nr, g) in arrived.iter().enumerate().filter(|_| !wanted.is_empty()) {
+                if let (Some(g), Some(list)) = (g, wanted.get(&(node.seq, nr as u32))) {
+                    for &i in list {
+                        found[i] = Some(Tensor::from_var(g.clone()));
                     }
                 }
             }
+        };
+        // A gradient that is asked for is what hooks made of it, but where it goes on from it is taken before, as in PyTorch.
+        let goes_on = needed.is_some() && flows_on(&node, leads);
+        if goes_on {
+            capture(&mut found, &arrived);
         }
-        for (nr, g) in arrived.iter().enumerate().filter(|_| !wanted.is_empty()) {
-            if let (Some(g), Some(list)) = (g, wanted.get(&(node.seq, nr as u32))) {
-                for &i in list {
-                    found[i] = Some(Tensor::from_var(g.clone()));
-                }
-            }
+        run_hooks(&node, &mut arrived)?;
+        if !goes_on {
+            capture(&mut found, &arrived);
         }
         match &node.kind {
             NodeKind::Leaf(slot) => {
@@ -184,7 +185,7 @@ fn run(
                 }
             }
             NodeKind::Op(op) => {
-                if !flows_on(&node, leads) {
+                if !(goes_on || needed.is_none() && flows_on(&node, leads)) {
                     continue;
                 }
                 let (kept, outs, mut edges) = unpack(&node)?;
@@ -203,10 +204,13 @@ fn run(
                 for ((edge, g), arg) in edges.into_iter().zip(grads).zip(&kept) {
                     let (Some(edge), Kept::Val(ty, _)) = (edge, arg) else { continue };
                     // `None` claims zero, which a person who asks for the gradient is given.
-                    let g = match g {
+                    let mut g = match g {
                         Some(g) => g,
                         None => Recorder.full(ty, 0.0)?,
                     };
+                    if create && g.edge.is_none() && in_pieces(op) {
+                        g.edge = Some(put_edge(&[], Some(edge.clone()), ty, Operand::Val(g.clone()))?);
+                    }
                     let fresh = deliver(&mut queue, &mut incoming, &mut places, &edge, g)?;
                     slices.remove(&(edge.node.seq, edge.nr));
                     if let (true, Op::View(view), Some(Kept::Num(start))) = (fresh, op, kept.get(1))
@@ -217,9 +221,6 @@ fn run(
                 }
             }
             NodeKind::Custom(function, _) => {
-                if node.freed.load(Ordering::Relaxed) {
-                    return Err(second_time());
-                }
                 let mut edges: Vec<Option<Edge>> = edges_of(&node);
                 edges.iter_mut().for_each(|e| *e = e.take().filter(leads));
                 if needed.is_some() && edges.iter().all(Option::is_none) {
@@ -228,7 +229,6 @@ fn run(
                 let given = arrived.into_iter().map(|g| g.map(Tensor::from_var)).collect();
                 let grads = function.backward(given)?;
                 if !(retain || create) {
-                    node.freed.store(true, Ordering::Relaxed);
                     function.release();
                 }
                 for (edge, g) in edges.into_iter().zip(grads) {
@@ -298,6 +298,35 @@ fn leading_to(targets: HashSet<u64, FixedState>, roots: Vec<Arc<Node>>) -> HashS
 
 /// The signals in which the gradients of leaves were made, by the leaves' numbers.
 type Places = HashMap<u64, u32, FixedState>;
+
+/// What hooks make of the gradients that have arrived. Those that only keep a gradient come last.
+fn run_hooks(node: &Node, arrived: &mut Incoming) -> Result<()> {
+    let Some(hooks) = node.hooks.get() else { return Ok(()) };
+    let hooks: Vec<_> = hooks.lock().clone();
+    for keeps in [false, true] {
+        for hook in hooks.iter().filter(|hook| hook.keeps == keeps) {
+            if let Some(Some(g)) = arrived.get_mut(hook.nr as usize) {
+                let given = Tensor::from_var(g.clone());
+                if let Some(changed) = (hook.call)(&given)? {
+                    *g = changed.var()?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// True for ops whose gradient depends on where the operand lies and not on how much it is: one of constants is constant.
+/// Its own gradient is zero, but there is one.
+fn in_pieces(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Where
+            | Op::Unary(Unary::Relu)
+            | Op::Binary(Binary::Max | Binary::Min)
+            | Op::Reduce { kind: ReduceKind::Max | ReduceKind::Min, .. }
+    )
+}
 
 /// Adds a gradient to what a node has already; true if it is the first.
 fn deliver(

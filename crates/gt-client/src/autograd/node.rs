@@ -54,7 +54,7 @@ pub trait CustomBackward: Send + Sync {
     fn backward(&self, grads: Vec<Option<Tensor>>) -> Result<Vec<Option<Tensor>>>;
     /// The name shown as `grad_fn`.
     fn name(&self) -> String;
-    /// The backward pass is over: let go of what was saved.
+    /// The backward pass is over: let go of what was saved. Whoever reads it in another pass is told so there.
     fn release(&self);
     /// What it holds, as `Held` says.
     fn held(&self) -> Option<&(dyn Any + Send + Sync)> {
@@ -62,8 +62,17 @@ pub trait CustomBackward: Send + Sync {
     }
 }
 
-/// Hooks of a node's results: (result, id, hook, what it holds).
-type NodeHooks = Vec<(u32, u64, Hook, Option<Held>)>;
+/// A hook of a node's result.
+#[derive(Clone)]
+pub struct NodeHook {
+    /// The result.
+    pub nr: u32,
+    id: u64,
+    pub call: Hook,
+    held: Option<Held>,
+    /// It keeps the gradient that the other hooks have made (`retain_grad`).
+    pub keeps: bool,
+}
 
 /// What a node does with the gradient that reaches it.
 pub enum NodeKind {
@@ -85,7 +94,7 @@ pub struct Node {
     pub outs: Mutex<SmallVec<[SavedValue; 1]>>,
     /// The type of the (first) result.
     pub out_ty: Ty,
-    pub hooks: OnceLock<Mutex<NodeHooks>>,
+    pub hooks: OnceLock<Mutex<Vec<NodeHook>>>,
     /// Its number among the nodes of its program.
     pub(crate) number: Number,
     /// The signal its backward pass is marked with, as `signal::Scope` numbers them.
@@ -131,16 +140,25 @@ impl Node {
     }
 
     /// Adds a hook on result `nr`; returns its id.
-    pub fn add_hook(&self, nr: u32, hook: Hook, held: Option<Held>) -> u64 {
+    pub fn add_hook(&self, nr: u32, call: Hook, held: Option<Held>) -> u64 {
+        self.hook(nr, call, held, false)
+    }
+
+    /// Adds a hook on result `nr` that is called with what all others have made of the gradient.
+    pub(crate) fn add_last_hook(&self, nr: u32, call: Hook) {
+        self.hook(nr, call, None, true);
+    }
+
+    fn hook(&self, nr: u32, call: Hook, held: Option<Held>, keeps: bool) -> u64 {
         let id = SEQ.fetch_add(1, Ordering::Relaxed);
-        self.hooks.get_or_init(Mutex::default).lock().push((nr, id, hook, held));
+        self.hooks.get_or_init(Mutex::default).lock().push(NodeHook { nr, id, call, held, keeps });
         id
     }
 
     pub fn remove_hook(&self, id: u64) {
         let Some(hooks) = self.hooks.get() else { return };
         let mut hooks = hooks.lock();
-        let removed = hooks.iter().position(|(_, i, ..)| *i == id).map(|i| hooks.remove(i));
+        let removed = hooks.iter().position(|hook| hook.id == id).map(|i| hooks.remove(i));
         // Whatever it holds goes with no lock held.
         drop(hooks);
         drop(removed);
@@ -154,7 +172,7 @@ impl Node {
             see(held);
         }
         if let Some(hooks) = self.hooks.get().and_then(Mutex::try_lock) {
-            hooks.iter().filter_map(|(.., held)| held.as_deref()).for_each(see);
+            hooks.iter().filter_map(|hook| hook.held.as_deref()).for_each(see);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::arith::{cast, select, unary};
 use super::autocast::careful;
-use super::pointwise::{as_float, clamp, maximum};
+use super::pointwise::{as_float, clamp};
 use super::{apply, bin};
 use crate::Tensor;
 use crate::tensor::need_float;
@@ -21,6 +21,10 @@ pub fn gelu(x: &Tensor, tanh_approx: bool) -> Result<Tensor> {
     if !tanh_approx {
         return unary(Unary::Gelu, x);
     }
+    wide(x, gelu_tanh)
+}
+
+fn gelu_tanh(x: &Tensor) -> Result<Tensor> {
     let cubed = bin(Binary::Mul, &bin(Binary::Mul, x, x)?, x)?;
     let inner = bin(Binary::Add, x, &bin(Binary::Mul, &cubed, 0.044715)?)?;
     let t = unary(Unary::Tanh, &bin(Binary::Mul, &inner, (2.0 / std::f64::consts::PI).sqrt())?)?;
@@ -28,15 +32,24 @@ pub fn gelu(x: &Tensor, tanh_approx: bool) -> Result<Tensor> {
     bin(Binary::Mul, &half, &bin(Binary::Add, &t, 1.0)?)
 }
 
+/// A function of halves computed in `f32`, where what is in between does not overflow.
+fn wide(x: &Tensor, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+    match x.dtype() {
+        DType::F16 | DType::BF16 => cast(&f(&cast(x, DType::F32)?)?, x.dtype()),
+        _ => f(x),
+    }
+}
+
 pub fn silu(x: &Tensor) -> Result<Tensor> {
     need_float("silu", x)?;
     unary(Unary::Silu, x)
 }
 
-/// `log(1 + exp(x))` without overflow. The gradient at 0 is a half, as it should be.
+/// `log(1 + exp(x))` without overflow. Each side of 0 is smooth up to it, so that all derivatives hold there.
 pub(crate) fn softplus_plain(x: &Tensor) -> Result<Tensor> {
-    let small = unary(Unary::Exp, &unary(Unary::Neg, &unary(Unary::Abs, x)?)?)?;
-    bin(Binary::Add, &maximum(&x.into(), &0.0.into())?, &unary(Unary::Log1p, &small)?)
+    let above = bin(Binary::Gt, x, 0.0)?;
+    let below = select(&above, &(&unary(Unary::Neg, x)?).into(), &x.into())?;
+    bin(Binary::Add, &unary(Unary::Relu, x)?, &unary(Unary::Log1p, &unary(Unary::Exp, &below)?)?)
 }
 
 /// `log(1 + exp(beta * x)) / beta`, and `x` itself where `beta * x` exceeds the threshold.
@@ -95,8 +108,10 @@ pub fn hardsigmoid(x: &Tensor) -> Result<Tensor> {
 
 pub fn hardswish(x: &Tensor) -> Result<Tensor> {
     need_float("hardswish", x)?;
-    let gate = clamp(&bin(Binary::Add, x, 3.0)?, Some(&0.0.into()), Some(&6.0.into()))?;
-    bin(Binary::Div, &bin(Binary::Mul, x, &gate)?, 6.0)
+    wide(x, |x| {
+        let gate = clamp(&bin(Binary::Add, x, 3.0)?, Some(&0.0.into()), Some(&6.0.into()))?;
+        bin(Binary::Div, &bin(Binary::Mul, x, &gate)?, 6.0)
+    })
 }
 
 /// `x * tanh(softplus(x))`.

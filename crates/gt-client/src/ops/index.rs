@@ -3,6 +3,7 @@
 use super::moves::{expand_to, reshape_to, signed, slice, squeeze, unsqueeze};
 use super::{apply, arith, bin, create, inplace, moves, reduce};
 use crate::Tensor;
+use gt_ir::error::MISCOUNTED;
 use gt_ir::{Binary, DType, Ints, Kind, Op, Operand, Result, Scalar, ScatterMode, Shape, View, bail};
 
 pub use super::scatter::*;
@@ -160,7 +161,8 @@ fn span(start: Option<i64>, stop: Option<i64>, step: Option<i64>, n: usize) -> R
     Ok((if len == 0 { 0 } else { from as usize }, len as usize, by as usize))
 }
 
-/// `x[index]`: a view for integers, slices, `None` and `...`, else a copy. Masks wait for their count.
+/// `x[index]`: a view for integers, 0-d tensors of them, slices, `None` and `...`, else a copy. Masks wait for their
+/// count.
 pub fn get(x: &Tensor, index: &[Index]) -> Result<Tensor> {
     let Parsed { view, picks } = parse(x, index)?;
     if picks.is_empty() {
@@ -172,6 +174,10 @@ pub fn get(x: &Tensor, index: &[Index]) -> Result<Tensor> {
         return apply(Op::Take { dim: *dim }, &[&flat, &found]);
     }
     let picks = to_ints(picks)?;
+    if picks.iter().all(|(_, index)| index.ndim() == 0) {
+        // The last dimension first, so that the others keep their numbers.
+        return picks.iter().rev().try_fold(view, |view, (dim, index)| view.pick(*dim, index));
+    }
     if let [(dim, index)] = picks.as_slice() {
         return apply(Op::Take { dim: *dim }, &[&view, index]);
     }
@@ -429,9 +435,10 @@ fn masked(view: &Tensor, dim: usize, mask: &Tensor, value: &Operand<Tensor>) -> 
     let rank = bin(Binary::Sub, &reduce::cumsum(&flat, 0, None)?, Scalar::Int(1))?;
     let place = arith::select(&flat, &(&rank).into(), &Scalar::Int(n as i64).into())?;
     let count = reduce::sum(&flat, &[], false, None)?;
-    let wrong = arith::cast(&bin(Binary::Ne, &count, Scalar::Int(n as i64))?, DType::I64)?;
-    let beyond = bin(Binary::Mul, &wrong, Scalar::Int((mask.numel() + n + 1) as i64))?;
-    let place = moves::reshape(&bin(Binary::Add, &place, &beyond)?, &signed(mask.shape()))?;
+    let wrong = bin(Binary::Ne, &count, Scalar::Int(n as i64))?;
+    let miscounted = bin(Binary::Add, &count, Scalar::Int(MISCOUNTED))?;
+    let place = arith::select(&wrong, &(&miscounted).into(), &(&place).into())?;
+    let place = moves::reshape(&place, &signed(mask.shape()))?;
     choose(&(&apply(Op::Take { dim }, &[&padded, &place])?).into())
 }
 

@@ -58,7 +58,12 @@ pub fn copy_(x: &Tensor, src: &Tensor) -> Result<()> {
     }
     let value = Recorder.cast(&src.var()?, x.dtype())?;
     let value = Recorder.expand(&value, x.shape())?;
-    x.write(Operand::Val(identity(value)))
+    let mut value = identity(value);
+    // What was there is overwritten: a gradient of zeros goes to it, as a put into a part of it gives.
+    if let (Some(_), false, Some(before)) = (&value.edge, x.is_view(), x.edge()) {
+        value.edge = Some(super::put_edge(&[], Some(before), x.ty(), Operand::Val(value.clone()))?);
+    }
+    x.write(Operand::Val(value))
 }
 
 /// Sets every element to one number or to a 0-d tensor.

@@ -6,7 +6,7 @@ use super::moves::unsqueeze;
 use super::pointwise::{clamp, xlogy};
 use super::{activation, apply, bin, reduce};
 use crate::Tensor;
-use crate::autograd::{Var, record_all};
+use crate::autograd::{Var, grad_enabled, record_all};
 use gt_ir::{Binary, DType, Op, Operand, Operands, Result, Scalar, Unary, bail};
 use smallvec::smallvec;
 
@@ -81,9 +81,11 @@ pub fn huber_loss(x: &Tensor, target: &Tensor, reduction: Reduction, delta: f64)
 fn huber(x: &Tensor, target: &Tensor, delta: f64) -> Result<Tensor> {
     let gap = bin(Binary::Sub, x, target)?;
     let size = unary(Unary::Abs, &gap)?;
-    let square = bin(Binary::Mul, &bin(Binary::Mul, &gap, &gap)?, 0.5)?;
-    let line = bin(Binary::Mul, &bin(Binary::Sub, &size, 0.5 * delta)?, delta)?;
     let near = bin(Binary::Lt, &size, delta)?;
+    // The square must stay finite where it is not taken: its gradient is multiplied by zero.
+    let short = select(&near, &(&gap).into(), &0.0.into())?;
+    let square = bin(Binary::Mul, &bin(Binary::Mul, &short, &short)?, 0.5)?;
+    let line = bin(Binary::Mul, &bin(Binary::Sub, &size, 0.5 * delta)?, delta)?;
     select(&near, &(&square).into(), &(&line).into())
 }
 
@@ -117,16 +119,29 @@ pub fn binary_cross_entropy(
         return binary_cross_entropy(&xs[0], &xs[1], weight.map(|_| &xs[2]), reduction);
     }
     same_size("binary_cross_entropy", p, target)?;
-    // The logarithm is taken of 1 where the argument is 0, so that no gradient becomes infinite or NaN.
-    let log = |x: &Tensor| -> Result<Tensor> {
-        let zero = bin(Binary::Eq, x, 0.0)?;
-        let safe = unary(Unary::Log, &select(&zero, &1.0.into(), &x.into())?)?;
-        clamp(&select(&zero, &(-100.0).into(), &(&safe).into())?, Some(&(-100.0).into()), None)
-    };
+    if !(grad_enabled() && p.requires_grad()) {
+        return reduction.of(&weighted(plain_binary_cross_entropy(p, target)?, weight)?);
+    }
+    // The gradient is (p - target) / (p * (1 - p)), the denominator at least 1e-12. Where it is smaller, the loss is that of
+    // a constant, and a line that is zero here has the gradient.
+    let spread = bin(Binary::Mul, p, &bin(Binary::Sub, 1.0, p)?)?;
+    let flat = bin(Binary::Lt, &spread, BCE_EPSILON)?;
+    let here = p.detach();
+    let loss = plain_binary_cross_entropy(&select(&flat, &(&here).into(), &p.into())?, target)?;
+    let slope = bin(Binary::Mul, &bin(Binary::Sub, &here, &target.detach())?, 1.0 / BCE_EPSILON)?;
+    let slope = select(&flat, &(&slope).into(), &0.0.into())?;
+    let line = bin(Binary::Mul, &bin(Binary::Sub, p, &here)?, &slope)?;
+    reduction.of(&weighted(bin(Binary::Add, &loss, &line)?, weight)?)
+}
+
+/// What the denominator of the gradient of binary cross entropy is at least.
+const BCE_EPSILON: f64 = 1e-12;
+
+fn plain_binary_cross_entropy(p: &Tensor, target: &Tensor) -> Result<Tensor> {
+    let log = |x: &Tensor| clamp(&unary(Unary::Log, x)?, Some(&(-100.0).into()), None);
     let hit = bin(Binary::Mul, target, &log(p)?)?;
     let miss = bin(Binary::Mul, &bin(Binary::Sub, 1.0, target)?, &log(&bin(Binary::Sub, 1.0, p)?)?)?;
-    let loss = unary(Unary::Neg, &bin(Binary::Add, &hit, &miss)?)?;
-    reduction.of(&weighted(loss, weight)?)
+    unary(Unary::Neg, &bin(Binary::Add, &hit, &miss)?)
 }
 
 /// Cross entropy of logits and 0/1 targets, without overflow.
@@ -329,7 +344,9 @@ fn plain_cross_entropy(
         true => logits.clone(),
         false => super::moves::movedim(logits, &[classes as i64], &[-1])?,
     };
-    let mut args: Operands<Var> = smallvec![Operand::Val(rows.var()?), Operand::Val(target.var()?)];
+    // The logits may be written afterwards: the value that the gradient reads stays.
+    let rows = Var { owner: None, ..rows.var()? };
+    let mut args: Operands<Var> = smallvec![Operand::Val(rows), Operand::Val(target.var()?)];
     args.push(Scalar::Int(ignore).into());
     let losses = Tensor::from_var(record_all(Op::CrossEntropy, args)?.swap_remove(0));
     match reduction {

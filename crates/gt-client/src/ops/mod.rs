@@ -51,20 +51,15 @@ pub(crate) fn operand(x: &Operand<Tensor>) -> Result<Operand<Var>> {
     })
 }
 
-/// The history of a put into a detached view: its value was recorded at the storage, here only the graph grows.
-pub(crate) fn grad_only_put(
-    steps: &[Step],
-    root: Option<Edge>,
-    root_ty: &Ty,
-    new: Operand<Var>,
-) -> Result<Edge> {
+/// The history of a put, without an instruction. No step is a pick.
+pub(crate) fn put_edge(steps: &[Step], root: Option<Edge>, root_ty: &Ty, new: Operand<Var>) -> Result<Edge> {
     let mut args = smallvec![NodeArg::Val { ty: root_ty.clone(), edge: root, saved: None }];
     args.push(match new {
         Operand::Num(x) => NodeArg::Num(x),
         Operand::Val(v) => NodeArg::Val { ty: v.value.ty.clone(), edge: v.edge, saved: None },
     });
-    args.extend(steps.iter().filter_map(|s| s.start).map(|s| NodeArg::Num(Scalar::Int(s))));
-    let op = Op::Put { path: steps.iter().map(|s| s.view.clone()).collect() };
+    args.extend(steps.iter().filter_map(Step::start).map(|s| NodeArg::Num(Scalar::Int(s))));
+    let op = Op::Put { path: steps.iter().filter_map(Step::view).cloned().collect() };
     Ok(Edge { node: Node::new(NodeKind::Op(op), args, root_ty.clone()), nr: 0 })
 }
 

@@ -399,29 +399,35 @@ fn triangle(op: &str, x: &Tensor, keep: Binary, k: i64) -> Result<Tensor> {
     super::arith::select(&keep, &x.into(), &Operand::Num(super::arith::as_kind(Scalar::Int(0), x.dtype())))
 }
 
-/// The elements of a diagonal of two dimensions, as a last dimension. A view where the strides allow.
+/// The elements of a diagonal of two dimensions, as a last dimension: a view.
 pub fn diagonal(x: &Tensor, offset: i64, dim1: i64, dim2: i64) -> Result<Tensor> {
     let (a, b) = (norm_dim("diagonal", dim1, x.ndim())?, norm_dim("diagonal", dim2, x.ndim())?);
     if a == b {
         bail!(Runtime, "diagonal dimensions cannot be identical {dim1}, {dim2}");
     }
-    // Rows that lie apart by more than columns do can be flattened without a copy, so that the diagonal is a view.
-    if x.strides()[a] < x.strides()[b] {
+    // Of a tensor in order the flattened one is a view too: so its rows go first.
+    let strides = x.strides();
+    if strides[a] < strides[b] {
         return diagonal(x, -offset, dim2, dim1);
     }
     let last = x.ndim() as i64 - 1;
     let m = movedim(x, &[a as i64, b as i64], &[last - 1, last])?;
-    let (rows, cols) = (x.shape()[a] as i64, x.shape()[b] as i64);
-    let (start, len) = match offset {
-        k if k >= 0 => (k, rows.min(cols - k)),
-        k => (-k * cols, (rows + k).min(cols)),
-    };
-    let mut flat = signed(m.shape());
-    flat.truncate(x.ndim() - 2);
-    flat.push(rows * cols);
-    let flat = reshape(&m, &flat)?;
-    let (start, len) = if len <= 0 { (0, 0) } else { (start, len) };
-    slice(&flat, x.ndim() - 2, start as usize, len as usize, (cols + 1) as usize)
+    let (rows, cols) = (x.shape()[a], x.shape()[b]);
+    let (down, right) = ((-offset).max(0) as usize, offset.max(0) as usize);
+    let len = rows.saturating_sub(down).min(cols.saturating_sub(right));
+    let (down, right) = if len == 0 { (0, 0) } else { (down, right) };
+    // Where the elements lie is known, whether or not the flattened tensor lies evenly.
+    let begin = x.storage_offset() + down as isize * strides[a] + right as isize * strides[b];
+    let mut steps = m.strides();
+    steps.truncate(x.ndim() - 2);
+    steps.push(strides[a] + strides[b]);
+    let mut shape: Shape = m.shape()[..x.ndim() - 2].into();
+    shape.push(rows * cols);
+    let flat = m.view_at(View::Reshape(shape.clone()), None, shape.clone(), (steps.clone(), begin))?;
+    let dim = x.ndim() - 2;
+    shape[dim] = len;
+    let start = Some((down * cols + right) as i64);
+    flat.view_at(View::Slice { dim, len, step: cols + 1 }, start, shape, (steps, begin))
 }
 
 /// Pads with a number: `pads` lists (before, after) from the last dimension on; negative pads cut away.

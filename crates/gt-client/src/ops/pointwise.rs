@@ -87,10 +87,18 @@ pub fn remainder(a: &Operand<Tensor>, b: &Operand<Tensor>) -> Result<Tensor> {
 
 /// C's remainder: the sign is that of the dividend.
 pub fn fmod(a: &Operand<Tensor>, b: &Operand<Tensor>) -> Result<Tensor> {
-    let size = both(Unary::Abs, a, b)?;
-    let sign = both(Unary::Sign, a, a)?.0;
-    let rest = binary(Binary::Rem, &size.0, &size.1)?;
-    bin(Binary::Mul, &rest, sign)
+    let Operand::Val(x) = a else {
+        let (size, sign) = (both(Unary::Abs, a, b)?, both(Unary::Sign, a, a)?.0);
+        return bin(Binary::Mul, &binary(Binary::Rem, &size.0, &size.1)?, sign);
+    };
+    let size = both(Unary::Abs, b, b)?.0;
+    if x.dtype() == DType::Bool {
+        return binary(Binary::Rem, a, &size);
+    }
+    // Both signs have their own side, so that the gradient is 1 at 0 too.
+    let below = bin(Binary::Lt, x, Scalar::Int(0))?;
+    let turned = |x: &Tensor| select(&below, &(&unary(Unary::Neg, x)?).into(), &x.into());
+    turned(&binary(Binary::Rem, &(&turned(x)?).into(), &size)?)
 }
 
 /// `a` to the power `b`.
@@ -159,7 +167,8 @@ pub fn minimum(a: &Operand<Tensor>, b: &Operand<Tensor>) -> Result<Tensor> {
     binary(Binary::Min, a, b)
 }
 
-/// Elements below `min` become `min`, those above `max` become `max`. At a bound the gradient flows to `x`.
+/// Elements below `min` become `min`, those above `max` become `max`. At a bound that is a number the gradient is zero, at a
+/// tensor's it is shared.
 pub fn clamp(x: &Tensor, min: Option<&Operand<Tensor>>, max: Option<&Operand<Tensor>>) -> Result<Tensor> {
     if min.is_none() && max.is_none() {
         bail!(Runtime, "clamp: at least one of 'min' or 'max' must not be None");
@@ -167,12 +176,10 @@ pub fn clamp(x: &Tensor, min: Option<&Operand<Tensor>>, max: Option<&Operand<Ten
     let (min, max) = (bound(x, min, true)?, bound(x, max, false)?);
     let mut out = x.clone();
     if let Some(lo) = &min {
-        let below = binary(Binary::Lt, &(&out).into(), lo)?;
-        out = select(&below, lo, &(&out).into())?;
+        out = maximum(&(&out).into(), lo)?;
     }
     if let Some(hi) = &max {
-        let above = binary(Binary::Gt, &(&out).into(), hi)?;
-        out = select(&above, hi, &(&out).into())?;
+        out = minimum(&(&out).into(), hi)?;
     }
     Ok(out)
 }

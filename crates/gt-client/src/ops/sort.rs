@@ -3,6 +3,7 @@
 use super::moves::{signed, squeeze};
 use super::{apply, apply_all, arith, bin, create, index, join, moves, pointwise, reduce, scatter};
 use crate::Tensor;
+use crate::autograd::grad_enabled;
 use gt_ir::{ArgKind, Binary, DType, Op, Result, Scalar, bail, norm_dim};
 
 /// Elements in order along a dimension, equals in theirs, and where they were; NaN is the largest.
@@ -85,12 +86,19 @@ pub fn median(x: &Tensor, dim: i64, keepdim: bool) -> Result<(Tensor, Tensor)> {
     Ok((squeeze(&values, Some(&dims))?, squeeze(&at, Some(&dims))?))
 }
 
-/// The median of all elements.
+/// The median of all elements; the gradient is shared by equals.
 pub fn median_all(x: &Tensor) -> Result<Tensor> {
     if x.numel() == 0 {
         return create::full([], f64::NAN, x.dtype());
     }
-    Ok(median(&moves::reshape(x, &[-1])?, 0, false)?.0)
+    let flat = moves::reshape(x, &[-1])?;
+    let found = median(&flat.detach(), 0, false)?.0;
+    if !(grad_enabled() && x.requires_grad()) {
+        return Ok(found);
+    }
+    // What is not among the equals is made smaller than they are: their maximum is the median.
+    let other = bin(Binary::And, &bin(Binary::Ne, &flat, &found)?, &bin(Binary::Eq, &flat, &flat)?)?;
+    reduce::max_all(&arith::select(&other, &f64::NEG_INFINITY.into(), &(&flat).into())?)
 }
 
 /// What `unique` found.

@@ -165,7 +165,7 @@ impl Tensor {
             *slot.grad.lock() = Some(g.clone());
             Ok(None)
         });
-        edge.node.add_hook(edge.nr, hook, None);
+        edge.node.add_last_hook(edge.nr, hook);
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! Views of tensors: what a view is, made without recording, and read.
 
-use super::{Derived, Step, Strides, Tensor};
+use super::{Derived, Shown, Step, Strides, Tensor};
 use crate::autograd::{Edge, GradMode, Node, NodeArg, NodeKind, Var, grad_enabled, record};
 use crate::value::Value;
 use gt_ir::infer::view_shape;
@@ -14,17 +14,15 @@ impl Tensor {
         Tensor::steps(&self.0.path, value, edge, depth)
     }
 
-    fn steps(path: &[Step], value: Value, edge: Option<Edge>, depth: usize) -> Result<Var> {
+    pub(super) fn steps(path: &[Step], value: Value, edge: Option<Edge>, depth: usize) -> Result<Var> {
         let mut var = Var::plain(value);
         for (i, step) in path.iter().enumerate() {
             if i == depth {
                 var.edge = edge.clone();
             }
-            let mut args: Operands<Var> = smallvec![Operand::Val(var)];
-            args.extend(step.start.map(|s| Operand::Num(Scalar::Int(s))));
             // A view made before `no_grad` keeps its history inside it.
             let _mode = edge.is_some().then(|| GradMode::set(true));
-            var = record(Op::View(step.view.clone()), args)?;
+            var = step.of(var)?;
         }
         Ok(var)
     }
@@ -57,20 +55,53 @@ impl Tensor {
                 (new, at)
             }
         };
+        self.view_at(view, start, shape, (new_strides, new_offset))
+    }
+
+    /// A view whose place in the storage is known beforehand, so that its strides need not follow from this tensor's.
+    #[inline(always)]
+    pub(crate) fn view_at(
+        &self,
+        view: View,
+        start: Option<i64>,
+        shape: Shape,
+        geometry: (Strides, isize),
+    ) -> Result<Tensor> {
         let mut path = self.0.path.clone();
         let own_history = self.0.domain.get().is_some_and(|(_, depth)| *depth == path.len());
-        push_step(&mut path, Step { view: view.clone(), start }, !own_history);
-        let ty = Ty { dtype: self.dtype(), shape };
-        let geometry = Some(Box::new((new_strides, new_offset)));
-        let out = Tensor::make(self.0.cell.clone(), path, ty, geometry, self.0.silent);
-        if let Some(domain) = self.0.domain.get() {
-            let _ = out.0.domain.set(domain.clone());
-        }
+        push_step(&mut path, view.clone(), start, !own_history);
+        let out = self.beyond(path, shape, geometry);
         // The history of a view belongs to the moment it is made, and goes through the tensor it was made from.
         let tracked = self.requires_grad() && grad_enabled();
         let edge = if tracked { self.view_edge(view, start, out.ty())? } else { None };
-        *out.0.derived.lock() = Some(Derived { stamp: self.0.cell.stamp(), value: Weak::new(), edge });
+        let stamp = self.0.cell.stamp();
+        *out.0.derived.lock() = Some(Derived { stamp, value: Shown::Handle(Weak::new()), edge });
         Ok(out)
+    }
+
+    /// A view of what lies along `dim` where a 0-d tensor of integers says. It is read at once: the place may be wrong.
+    pub(crate) fn pick(&self, dim: usize, place: &Tensor) -> Result<Tensor> {
+        let place = Tensor::detach(place).var()?.value;
+        let stamp = self.0.cell.stamp();
+        let read = picked(self.var()?, dim, &place)?;
+        let mut strides = self.strides();
+        strides.remove(dim);
+        let mut path = self.0.path.clone();
+        path.push(Step::Pick { dim, place });
+        let out = self.beyond(path, read.value.ty.shape.clone(), (strides, self.storage_offset()));
+        *out.0.derived.lock() = Some(Derived { stamp, value: Shown::Kept(read.value), edge: read.edge });
+        Ok(out)
+    }
+
+    /// A tensor of the same storage and history, with another path.
+    #[inline(always)]
+    fn beyond(&self, path: Vec<Step>, shape: Shape, geometry: (Strides, isize)) -> Tensor {
+        let ty = Ty { dtype: self.dtype(), shape };
+        let out = Tensor::make(self.0.cell.clone(), path, ty, Some(Box::new(geometry)), self.0.silent);
+        if let Some(domain) = self.0.domain.get() {
+            let _ = out.0.domain.set(domain.clone());
+        }
+        out
     }
 
     /// The step of the graph that a view of this tensor is. No instruction is recorded before the view is read.
@@ -85,7 +116,7 @@ impl Tensor {
     /// read it as it is. The gradient still goes to this tensor.
     pub(crate) fn untransposed(&self) -> Result<Option<Var>> {
         let inner = &*self.0;
-        let Some(Step { view: View::Permute(perm), .. }) = inner.path.last() else { return Ok(None) };
+        let Some(Step::View(View::Permute(perm), _)) = inner.path.last() else { return Ok(None) };
         let (n, depth) = (perm.len(), inner.path.len() - 1);
         if n < 2 || perm[n - 1] != n - 2 || perm[n - 2] != n - 1 || !(0..n - 2).all(|d| perm[d] == d) {
             return Ok(None);
@@ -115,28 +146,63 @@ fn view_name(view: &View) -> &'static str {
     }
 }
 
-/// Appends a step, joining it with the last where two are one: slices of one dimension, reshapes of reshapes.
-fn push_step(path: &mut Vec<Step>, step: Step, join: bool) {
-    if let Some(last) = path.last_mut().filter(|_| join) {
-        match (&last.view, &step.view) {
+impl Step {
+    /// The view, unless a tensor tells the place.
+    pub(crate) fn view(&self) -> Option<&View> {
+        match self {
+            Step::View(view, _) => Some(view),
+            Step::Pick { .. } => None,
+        }
+    }
+
+    /// Where it starts, if it is a slice.
+    pub(crate) fn start(&self) -> Option<i64> {
+        match self {
+            Step::View(_, start) => *start,
+            Step::Pick { .. } => None,
+        }
+    }
+
+    /// Records the step from what it starts from.
+    pub(super) fn of(&self, from: Var) -> Result<Var> {
+        match self {
+            Step::View(view, start) => {
+                let mut args: Operands<Var> = smallvec![Operand::Val(from)];
+                args.extend(start.map(|s| Operand::Num(Scalar::Int(s))));
+                record(Op::View(view.clone()), args)
+            }
+            Step::Pick { dim, place } => picked(from, *dim, place),
+        }
+    }
+}
+
+fn picked(from: Var, dim: usize, place: &Value) -> Result<Var> {
+    let place = Operand::Val(Var::plain(place.clone()));
+    record(Op::Take { dim }, smallvec![Operand::Val(from), place])
+}
+
+/// Appends a view, joining it with the last where two are one: slices of one dimension, reshapes of reshapes.
+fn push_step(path: &mut Vec<Step>, view: View, start: Option<i64>, join: bool) {
+    if let Some(Step::View(last, begin)) = path.last_mut().filter(|_| join) {
+        match (&*last, &view) {
             (View::Reshape(_), View::Reshape(_)) => {
-                last.view = step.view;
+                *last = view;
                 return;
             }
             (View::Slice { dim: a, step: sa, .. }, View::Slice { dim: b, len, step: sb }) if a == b => {
                 // An empty slice may lie behind the last element, and scaled outside of the base.
-                let start = match len {
+                let from = match len {
                     0 => 0,
-                    _ => last.start.unwrap_or(0) + step.start.unwrap_or(0) * *sa as i64,
+                    _ => begin.unwrap_or(0) + start.unwrap_or(0) * *sa as i64,
                 };
-                last.view = View::Slice { dim: *a, len: *len, step: sa * sb };
-                last.start = Some(start);
+                *last = View::Slice { dim: *a, len: *len, step: sa * sb };
+                *begin = Some(from);
                 return;
             }
             _ => {}
         }
     }
-    path.push(step);
+    path.push(Step::View(view, start));
 }
 
 /// Strides of a reshaped view, if the elements can be shown that way without copying.

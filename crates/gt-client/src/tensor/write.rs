@@ -1,11 +1,11 @@
 //! Writing tensors in place (C1).
 
 use super::{Step, Tensor};
-use crate::autograd::{GradMode, Node, NodeKind, Var, grad_enabled, record};
+use crate::autograd::{Edge, GradMode, Node, NodeKind, Var, grad_enabled, record};
 use crate::cell::Cell;
 use crate::value::Value;
 use gt_ir::infer::view_shape;
-use gt_ir::{Binary, Op, Operand, Operands, Result, Scalar, Ty, bail};
+use gt_ir::{Binary, Op, Operand, Operands, Result, Scalar, ScatterMode, Ty, bail};
 use smallvec::smallvec;
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ impl Tensor {
                 && var.edge.is_none()
                 && let Some(root) = self.root_edge()
             {
-                var.edge = Some(crate::ops::grad_only_put(&[], Some(root), &inner.ty, new)?);
+                var.edge = Some(crate::ops::put_edge(&[], Some(root), &inner.ty, new)?);
             }
             // Values are written once, so storage may share one with other storage.
             inner.cell.write(crate::signal::keep(&inner.cell, var.value.clone())?, !inner.silent);
@@ -68,29 +68,16 @@ impl Tensor {
             edge: if depth == 0 { root_edge.clone() } else { None },
             owner: None,
         };
-        let put = |steps: &[Step], root: Var, new: Operand<Var>| -> (Op, Operands<Var>) {
-            let mut args: Operands<Var> = smallvec![Operand::Val(root), new];
-            args.extend(steps.iter().filter_map(|s| s.start).map(|s| Operand::Num(Scalar::Int(s))));
-            (Op::Put { path: steps.iter().map(|s| s.view.clone()).collect() }, args)
-        };
-        let (op, args) = put(&inner.path, whole, new.clone());
-        let result = if depth == 0 && tracking {
-            record(op, args)?
-        } else {
-            let _mode = GradMode::set(false);
-            record(op, args)?
+        let result = {
+            let _mode = (depth > 0 || !tracking).then(|| GradMode::set(false));
+            put(&inner.path, whole, new.clone())?
         };
         let mut edge = result.edge.clone();
         let tracked = root_edge.is_some() || new.val().is_some_and(|v| v.edge.is_some());
         if depth > 0 && tracking && tracked {
             edge = new.val().and_then(|v| v.edge.clone()).filter(|_| depth == inner.path.len());
             if edge.is_none() {
-                let shape = inner.path[..depth]
-                    .iter()
-                    .try_fold(base.value.ty.shape.clone(), |s, step| view_shape("PUT", &step.view, &s))?;
-                let root_ty = Ty { dtype: inner.ty.dtype, shape };
-                edge =
-                    Some(crate::ops::grad_only_put(&inner.path[depth..], root_edge, &root_ty, new.clone())?);
+                edge = self.domain_put(&base.value, depth, root_edge, new.clone())?;
             }
         }
         inner.cell.write(crate::signal::keep(&inner.cell, result.value)?, !inner.silent);
@@ -104,6 +91,31 @@ impl Tensor {
             }
         }
         Ok(())
+    }
+
+    /// The history of a put into what the path shows after `depth` steps, whose history is `root`.
+    fn domain_put(
+        &self,
+        base: &Value,
+        depth: usize,
+        root: Option<Edge>,
+        new: Operand<Var>,
+    ) -> Result<Option<Edge>> {
+        let (before, after) = self.0.path.split_at(depth);
+        if after.iter().any(|step| matches!(step, Step::Pick { .. })) {
+            let shown = Tensor::steps(before, base.clone(), None, 0)?;
+            return Ok(put(after, Var { edge: root, ..shown }, new)?.edge);
+        }
+        // The value was recorded at the storage: here only the graph grows.
+        let shape = before.iter().try_fold(base.ty.shape.clone(), |mut shape, step| match step {
+            Step::View(view, _) => view_shape("PUT", view, &shape),
+            Step::Pick { dim, .. } => {
+                shape.remove(*dim);
+                Ok(shape)
+            }
+        })?;
+        let ty = Ty { dtype: self.0.ty.dtype, shape };
+        crate::ops::put_edge(after, root, &ty, new).map(Some)
     }
 
     /// Replaces the value without touching history or version (gradient accumulation, `.data = ...`).
@@ -139,6 +151,36 @@ impl Tensor {
     pub fn binary_(&self, op: Binary, other: &Operand<Tensor>, lenient: bool) -> Result<()> {
         crate::ops::arith::binary_inplace(self, op, other, lenient)
     }
+}
+
+/// `root` with what `steps` show of it replaced by `new`.
+fn put(steps: &[Step], root: Var, new: Operand<Var>) -> Result<Var> {
+    let is_pick = |step: &Step| matches!(step, Step::Pick { .. });
+    let Some(at) = steps.iter().position(is_pick) else {
+        let mut args: Operands<Var> = smallvec![Operand::Val(root), new];
+        args.extend(steps.iter().filter_map(Step::start).map(|s| Operand::Num(Scalar::Int(s))));
+        return record(Op::Put { path: steps.iter().filter_map(Step::view).cloned().collect() }, args);
+    };
+    let (before, Step::Pick { dim, place }, after) = (&steps[..at], &steps[at], &steps[at + 1..]) else {
+        bail!(Runtime, "in-place write: expected a picked place");
+    };
+    let shown = before.iter().try_fold(root.clone(), |var, step| step.of(var))?;
+    let new = match after {
+        [] => match new {
+            Operand::Val(new) => new,
+            Operand::Num(x) => {
+                let mut shape = shown.value.ty.shape.clone();
+                shape.remove(*dim);
+                let ty = Ty { dtype: shown.value.ty.dtype, shape };
+                crate::ops::create::full_var(&shown.session()?, &ty, x)?
+            }
+        },
+        after => put(after, steps[at].of(shown.clone())?, new)?,
+    };
+    let op = Op::TakePut { dim: *dim, mode: ScatterMode::Set };
+    let place = Operand::Val(Var::plain(place.clone()));
+    let shown = record(op, smallvec![Operand::Val(shown), place, Operand::Val(new)])?;
+    if before.is_empty() { Ok(shown) } else { put(before, root, Operand::Val(shown)) }
 }
 
 /// From now on a result that `node` saved must not be written through the storage that holds it.

@@ -5,8 +5,8 @@ use gt_client::Tensor;
 use gt_client::autograd::grad;
 use gt_client::ops::index::{self, Index};
 use gt_client::ops::loss::{self, Reduction};
-use gt_client::ops::{activation, einsum, linalg, moves, pointwise, reduce};
-use gt_ir::{Result, Scalar};
+use gt_client::ops::{activation, einsum, linalg, moves, pointwise, reduce, sort};
+use gt_ir::{Operand, Result, Scalar};
 use std::slice::from_ref;
 
 type F<'a> = &'a dyn Fn(&[Tensor]) -> Result<Tensor>;
@@ -277,8 +277,10 @@ fn slopes_at_special_points() {
             f(from_ref(&x)).unwrap().sum().unwrap().backward().unwrap();
             numbers(&x.grad().unwrap())
         };
-        // At a bound clamp passes the gradient; relu at zero does not.
-        assert_eq!(slope(&|x| x[0].clamp(Some(0.0), Some(1.0)), &[0.0, 1.0, -1.0, 2.0]), [1., 1., 0., 0.]);
+        // At a bound that is a number nothing flows, at that of a tensor half.
+        assert_eq!(slope(&|x| x[0].clamp(Some(0.0), Some(1.0)), &[0.0, 0.5, 1.0, 2.0]), [0., 1., 0., 0.]);
+        let bound = Operand::Val(f64s(&[3], &[0., 0., 0.]));
+        assert_eq!(slope(&|x| pointwise::clamp(&x[0], Some(&bound), None), &[0.0, 1.0, -1.0]), [0.5, 1., 0.]);
         assert_eq!(slope(&|x| x[0].relu(), &[0.0, 1.0]), [0., 1.]);
         assert_eq!(
             slope(&|x| loss::bce_with_logits(&x[0], &f64s(&[1], &[1.0]), None, None, Reduction::Sum), &[0.0]),
@@ -291,5 +293,8 @@ fn slopes_at_special_points() {
         assert_eq!(slope(&|x| Ok(reduce::max_dim(&x[0], 0, false)?.0), &[1.0, 3.0, 3.0]), [0., 1., 0.]);
         let g = slope(&|x| activation::elu(&x[0], 1.0), &[1000.0, -1000.0]);
         assert_eq!(g, [1., 0.]);
+        assert_eq!(slope(&|x| sort::median_all(&x[0]), &[1.0, 2.0, 2.0, 4.0]), [0., 0.5, 0.5, 0.]);
+        assert_eq!(slope(&|x| pointwise::fmod(&(&x[0]).into(), &1.5.into()), &[0.0, -2.0, 2.0]), [1.; 3]);
+        assert_eq!(slope(&|x| activation::hardswish(&x[0]), &[-3.0, 3.0]), [0., 1.]);
     });
 }

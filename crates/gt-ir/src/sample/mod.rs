@@ -32,8 +32,7 @@ pub struct Sample {
     pub op: Op,
     pub args: Vec<SampleArg>,
     /// How many times the op can be differentiated at these operands: 0 where several writers meet in one element or
-    /// the op has no gradient,
-    /// 1 where the rule for second derivatives does not hold (products with zeros), else 2.
+    /// the op has no gradient, else 2.
     pub orders: u8,
 }
 

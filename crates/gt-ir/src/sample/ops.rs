@@ -149,7 +149,6 @@ pub fn samples(seed: u64) -> Vec<Sample> {
                     let mut x = draw(&mut s.rng, &Ty::new(dtype, [2, 5]), (0.5, 2.0));
                     (0..zeros).for_each(|i| x.set(2 * i + 1, Scalar::Float(0.0)));
                     s.push(Op::Scan { kind, dim: 1 }, vec![SampleArg::Val(x)]);
-                    s.out.last_mut().unwrap().orders = if kind == ScanKind::Sum { 2 } else { 1 };
                 })
             }),
             Op::Matmul { .. } => matmul(&mut s),
@@ -383,14 +382,14 @@ fn reduce(s: &mut Samples) {
                 s.push(Op::Reduce { kind, dims, keepdim }, vec![x]);
             },
         );
-        // A zero among the factors: the others' gradients vanish, its own does not.
-        s.each(DType::is_float, &[1usize, 2], |s, dtype, zeros| {
+        // Zeros among the factors: of one, the others' gradients vanish and its own does not; of two, only how the gradient of
+        // each changes with the other is left.
+        s.each(DType::is_float, &[1usize, 2, 3], |s, dtype, zeros| {
             let mut x = draw(&mut s.rng, &Ty::new(dtype, [2, 4]), (0.5, 2.0));
-            (0..zeros).for_each(|i| x.set(2 * i + 1, Scalar::Float(0.0)));
+            [1, 3, 6][..zeros].iter().for_each(|&i| x.set(i, Scalar::Float(0.0)));
             s.push(Op::Reduce { kind, dims: smallvec![1], keepdim: true }, vec![SampleArg::Val(x)]);
             s.out.last_mut().unwrap().orders = match kind {
-                ReduceKind::Prod => 3 - zeros as u8,
-                ReduceKind::Sum => 2,
+                ReduceKind::Sum | ReduceKind::Prod => 2,
                 ReduceKind::Max | ReduceKind::Min => 0,
             };
         });

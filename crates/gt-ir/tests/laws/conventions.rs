@@ -33,7 +33,8 @@ fn val(x: &[f64]) -> Operand<&[f64]> {
 fn equal_operands_share_the_gradient_of_an_extreme() {
     for op in [Binary::Max, Binary::Min] {
         assert_eq!(grads(Op::Binary(op), &[val(&[2.0]), val(&[2.0])]), [[0.5], [0.5]]);
-        assert_eq!(grads(Op::Binary(op), &[val(&[2.0]), Operand::Num(Scalar::Float(2.0))]), [[0.5]]);
+        // A number is a bound, at which the result stays.
+        assert_eq!(grads(Op::Binary(op), &[val(&[2.0]), Operand::Num(Scalar::Float(2.0))]), [[0.0]]);
     }
     for kind in [ReduceKind::Max, ReduceKind::Min] {
         let op = Op::Reduce { kind, dims: [0].as_slice().into(), keepdim: false };
@@ -47,6 +48,27 @@ fn equal_operands_share_the_gradient_of_an_extreme() {
 fn kinks_take_the_flat_side() {
     assert_eq!(grads(Op::Unary(Unary::Relu), &[val(&[0.0, -1.0, 1.0])]), [[0.0, 0.0, 1.0]]);
     assert_eq!(grads(Op::Unary(Unary::Abs), &[val(&[0.0, -1.0, 1.0])]), [[0.0, -1.0, 1.0]]);
+}
+
+#[test]
+fn what_is_no_number_passes_its_gradient_on() {
+    let nan = f64::NAN;
+    assert_eq!(grads(Op::Unary(Unary::Relu), &[val(&[nan, -1.0])]), [[1.0, 0.0]]);
+    for op in [Binary::Max, Binary::Min] {
+        let both = grads(Op::Binary(op), &[val(&[nan, 1.0, nan]), val(&[2.0, nan, nan])]);
+        assert_eq!(both, [[1.0; 3], [1.0; 3]]);
+        assert_eq!(grads(Op::Binary(op), &[val(&[nan]), Operand::Num(Scalar::Float(2.0))]), [[0.0]]);
+    }
+    for kind in [ReduceKind::Max, ReduceKind::Min] {
+        let op = Op::Reduce { kind, dims: [0].as_slice().into(), keepdim: false };
+        assert_eq!(grads(op, &[val(&[nan, 3.0, nan, 1.0])]), [[0.5, 0.0, 0.5, 0.0]]);
+    }
+}
+
+#[test]
+fn an_angle_has_no_slope_at_the_origin() {
+    let op = Op::Binary(Binary::Atan2);
+    assert_eq!(grads(op, &[val(&[0.0, 3.0]), val(&[0.0, 4.0])]), [[0.0, 0.16], [0.0, -0.12]]);
 }
 
 #[test]
