@@ -196,7 +196,8 @@ impl Plans {
         if let Some(mut family) = self.families.remove(&kin) {
             // It is out of the table while its parts are looked up there.
             let parts = self.resize(backend, &mut family, key, structure, how, found);
-            let restless = parts.is_none() && found.resized && family.is_restless();
+            let first = self.in_parts.get(&key).is_none_or(|times| *times < 2);
+            let restless = parts.is_none() && found.resized && first && family.is_restless();
             self.families.insert(kin, family);
             *novel = 0;
             if let Some(parts) = parts {

@@ -37,7 +37,7 @@ impl Plans {
         family.used = self.clock;
         let fresh = family.compare(structure)?;
         // Other numbers alone are no other size, unless they never come back.
-        if fresh.is_empty() && !family.is_restless() {
+        if fresh.is_empty() && (!family.is_restless() || self.in_parts.contains_key(&key)) {
             return None;
         }
         if family.sizes < how.max_expand() {
