@@ -249,7 +249,7 @@ def test_explain_names_lines_and_reasons(capsys):
     # to no line may wait through most of a step, though not through one after the other.
     # After many programs that did not come back a new one runs op by op first: some steps more find their plan.
     for _ in range(5):
-        train(8)
+        train(8, rows=16)
         gt.debug.explain()
         text = capsys.readouterr().out
         lines = re.findall(r"([\d.]+)% +\S*test_see\.py:(\d+)", text)
