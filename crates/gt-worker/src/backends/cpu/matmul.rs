@@ -143,6 +143,7 @@ fn floats<T: Float>(mm: &Matmul, a: Matrix, b: Matrix, bias: Option<Matrix>, out
     };
     let units = batches * grid.len();
     let tasks = if grid.len() > 1 { units } else { tasks(threads, batches * m * n * k.max(1) / 8, units) };
+    let tiles = T::has_tiles(mm.rows, n, k);
     threads.run(tasks, &|t| {
         for u in units * t / tasks..units * (t + 1) / tasks {
             let part = grid.part(u);
@@ -159,8 +160,12 @@ fn floats<T: Float>(mm: &Matmul, a: Matrix, b: Matrix, bias: Option<Matrix>, out
                 let few = mm.rows <= FEW && !turned;
                 let (step, rhs) = (if few { FEW } else { part.rows }, rhs.from(0, part.col));
                 for r in (0..part.rows).step_by(step) {
-                    let to = To { at: at.add(r * wide), ..to };
-                    product(step.min(part.rows - r), part.cols, k, lhs.from(part.row + r, 0), rhs, &to);
+                    let (rows, to) = (step.min(part.rows - r), To { at: at.add(r * wide), ..to });
+                    let lhs = lhs.from(part.row + r, 0);
+                    match tiles {
+                        true => T::by_tiles(rows, part.cols, k, lhs, rhs, &to),
+                        false => product(rows, part.cols, k, lhs, rhs, &to),
+                    }
                 }
                 if let Some(x) = add.filter(|_| row.is_null()) {
                     for r in 0..part.rows {

@@ -1,6 +1,8 @@
 //! The cpu backend: plans interpreted tile by tile, on all cores.
 
 mod acts;
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod attend;
 pub mod attention;
 mod chain;

@@ -4,6 +4,7 @@
 //! Every element of a result is one chain of fused multiply-adds over `k` in order, so how a product is cut into tiles,
 //! blocks and threads does not change a bit, nor does the vector unit or how the operands lie. Products of at most `FEW`
 //! rows and long sums add up otherwise, for they are bound by memory: 64 bytes of partial sums, then their halves added.
+//! Where there is AMX, so do products of `f32` that have tiles (`product_thirds.rs`), which cutting does not change either.
 
 use super::isa;
 use super::soon::Soon;
@@ -90,11 +91,25 @@ pub trait Float:
 {
     const ONE: Self;
     fn product(m: usize, n: usize, k: usize, a: Mat<Self>, b: Mat<Self>, c: &To<Self>) -> bool;
+    /// True if products of these sizes are computed by tiles, where there are any: `rows` are those of an instruction's
+    /// product, of which a caller may multiply more at once, or less.
+    fn has_tiles(_rows: usize, _n: usize, _k: usize) -> bool {
+        false
+    }
+    /// As `product`, by tiles, where nothing is to be added to.
+    ///
+    /// # Safety
+    /// As for `product`; `has_tiles` said so.
+    unsafe fn by_tiles(m: usize, n: usize, k: usize, a: Mat<Self>, b: Mat<Self>, c: &To<Self>) {
+        // SAFETY: passed on from the caller.
+        unsafe { product(m, n, k, a, b, c) }
+    }
 }
 
 macro_rules! float {
-    ($t:ty, $v4:ident, $v3:ident) => {
+    ($t:ty, $v4:ident, $v3:ident $($tiles:tt)*) => {
         impl Float for $t {
+            $($tiles)*
             const ONE: $t = 1.0;
             #[inline]
             fn product(m: usize, n: usize, k: usize, a: Mat<$t>, b: Mat<$t>, c: &To<$t>) -> bool {
@@ -118,7 +133,20 @@ macro_rules! float {
     };
 }
 
-float!(f32, f32_v4, f32_v3);
+/// Fewer rows, columns or terms are not worth their thirds.
+#[cfg(target_arch = "x86_64")]
+const WORTH_THIRDS: usize = 32;
+
+float!(f32, f32_v4, f32_v3
+#[cfg(target_arch = "x86_64")]
+fn has_tiles(rows: usize, n: usize, k: usize) -> bool {
+    rows.min(n).min(k) >= WORTH_THIRDS && isa::level() == 3 && super::amx::usable()
+}
+#[cfg(target_arch = "x86_64")]
+unsafe fn by_tiles(m: usize, n: usize, k: usize, a: Mat<f32>, b: Mat<f32>, c: &To<f32>) {
+    // SAFETY: passed on from the caller; the level was detected.
+    unsafe { x86::thirds::product(m, n, k, a, b, c) }
+});
 float!(f64, f64_v4, f64_v3);
 
 /// Multiplies `a` [m, k] by `b` [k, n] into `c`, on this thread.
@@ -317,6 +345,127 @@ mod tests {
                 }
             }
             assert!(whole == parts, "{m}x{n}x{k}");
+        }
+    }
+
+    /// How `m` rows by `k` or `k` by `n` numbers may lie: along, across, and with others between them.
+    #[cfg(target_arch = "x86_64")]
+    fn lying(x: &[f32], rows: usize, cols: usize) -> Vec<(Vec<f32>, isize, isize)> {
+        let across = (0..rows * cols).map(|i| x[i % rows * cols + i / rows]).collect();
+        let spread = x.iter().flat_map(|&x| [x, 0.0]).collect();
+        let (r, c) = (rows as isize, cols as isize);
+        vec![(x.to_vec(), c, 1), (across, 1, r), (spread, 2 * c, 2)]
+    }
+
+    /// Products by tiles: of their model in memory, and of the processor's own, if it has any.
+    #[cfg(target_arch = "x86_64")]
+    fn by_tiles() -> Vec<Product> {
+        match (isa::level() == 3, f32::has_tiles(32, 32, 32)) {
+            (false, _) => vec![],
+            (true, false) => vec![x86::thirds::model::product],
+            (true, true) => vec![x86::thirds::model::product, x86::thirds::product],
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    type Product = unsafe fn(usize, usize, usize, Mat<f32>, Mat<f32>, &To<f32>);
+
+    /// Sums of tiles are as near to the true ones as chains of multiply-adds are.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn tiles_are_as_exact_as_chains() {
+        for (m, n, k) in
+            [(32, 32, 32), (45, 67, 33), (70, 50, 300), (33, 40, 1024), (530, 34, 70), (64, 96, 513)]
+        {
+            // Sizes of either side over twelve powers of two.
+            let sized = |x: Vec<f32>| -> Vec<f32> {
+                x.iter().enumerate().map(|(i, x)| x * 2f32.powi((i * 7 % 12) as i32 - 6)).collect()
+            };
+            let (a, b, bias) = (sized(numbers(m * k, 1)), sized(numbers(k * n, 2)), numbers(n, 3));
+            let pitch = n + 3;
+            let before = numbers(m * pitch, 4);
+            // The result, and the farthest of it from the true one.
+            let of = |way: Product, a: Mat<f32>, b: Mat<f32>| {
+                let mut c = before.clone();
+                // SAFETY: the sizes are those of the vectors; the units were detected.
+                unsafe { way(m, n, k, a, b, &To { bias: bias.as_ptr(), ..To::new(c.as_mut_ptr(), pitch) }) };
+                c
+            };
+            let sums: Vec<(f64, f64)> = (0..m * n)
+                .map(|at| {
+                    let (i, j) = (at / n, at % n);
+                    let terms = (0..k).map(|p| a[i * k + p] as f64 * b[p * n + j] as f64);
+                    let begin = (bias[j] as f64, bias[j].abs() as f64);
+                    terms.fold(begin, |(sum, size), term| (sum + term, size + term.abs()))
+                })
+                .collect();
+            let far = |c: &[f32]| {
+                let off = |(at, (sum, size)): (usize, &(f64, f64))| {
+                    (c[at / n * pitch + at % n] as f64 - sum).abs() / size
+                };
+                sums.iter().enumerate().map(off).fold(0.0, f64::max)
+            };
+            for (left, ars, acs) in lying(&a, m, k) {
+                for (right, brs, bcs) in lying(&b, k, n) {
+                    let (ma, mb) = (Mat::new(left.as_ptr(), ars, acs), Mat::new(right.as_ptr(), brs, bcs));
+                    let chains = far(&of(product, ma, mb));
+                    for way in by_tiles() {
+                        let tiles = of(way, ma, mb);
+                        assert!(
+                            far(&tiles) <= chains.max(1.5e-7),
+                            "{m}x{n}x{k}: {:e}, chains {chains:e}",
+                            far(&tiles)
+                        );
+                        (0..m).for_each(|i| {
+                            assert_eq!(tiles[i * pitch + n..][..3], before[i * pitch + n..][..3])
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Numbers whose thirds are not finite or vanish are multiplied all the same, and nobody else is touched by them; a part of
+    /// a product has the bits of the whole.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn tiles_leave_odd_numbers_to_chains() {
+        let (m, n, k) = (150, 140, 300);
+        let (plain_a, plain_b) = (numbers(m * k, 5), numbers(k * n, 6));
+        let (mut a, mut b) = (plain_a.clone(), plain_b.clone());
+        for (i, x) in [f32::INFINITY, f32::NAN, f32::MAX, -1e30].into_iter().enumerate() {
+            a[(3 * i + 1) * k + 7 * i] = x;
+            b[20 * i * n + 5 * i + 2] = x;
+        }
+        a[40 * k..41 * k].iter_mut().for_each(|x| *x *= 1e-36);
+        a[41 * k..42 * k].fill(0.0);
+        (0..k).for_each(|p| b[p * n + 60] *= 1e-30);
+        let odd_row = |i: usize| [1, 4, 7, 10, 40].contains(&i);
+        let odd_col = |j: usize| [2, 7, 12, 17, 60].contains(&j);
+        let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        let of = |way: Product, a: &[f32], b: &[f32]| {
+            let (mut whole, mut parts) = (vec![0f32; m * n], vec![0f32; m * n]);
+            let (ma, mb) = (Mat::new(a.as_ptr(), k as isize, 1), Mat::new(b.as_ptr(), n as isize, 1));
+            // SAFETY: the sizes are those of the vectors; the units were detected.
+            unsafe {
+                way(m, n, k, ma, mb, &To::new(whole.as_mut_ptr(), n));
+                for (r, rows) in [(0, 5), (5, 33), (38, m - 38)] {
+                    for (c, cols) in [(0, 37), (37, n - 37)] {
+                        let to = To::new(parts.as_mut_ptr().add(r * n + c), n);
+                        way(rows, cols, k, ma.from(r, 0), mb.from(0, c), &to);
+                    }
+                }
+            }
+            assert!(bits(&whole) == bits(&parts));
+            bits(&whole)
+        };
+        for way in by_tiles() {
+            let (with, chains, without) =
+                (of(way, &a, &b), of(x86::chains, &a, &b), of(way, &plain_a, &plain_b));
+            for at in (0..m * n).filter(|at| at / n != 41) {
+                let want = if odd_row(at / n) || odd_col(at % n) { chains[at] } else { without[at] };
+                assert_eq!(with[at], want, "{}, {}", at / n, at % n);
+            }
         }
     }
 

@@ -1,66 +1,17 @@
 //! Products of bf16 by the tiles of AMX: sixteen rows by sixteen columns of sums in a register, to which 32 terms are added at
 //! a time, from the first term on. So how a product is cut into rows and columns does not change a bit.
 
+use super::super::amx::{TERMS, TILE, Tiles};
 use super::super::product::Mat;
 use super::x86::{COLS, pack};
 use super::{HalfTo, room, round_into};
 use std::arch::asm;
 use std::arch::x86_64::*;
-use std::sync::OnceLock;
 
-/// Rows of a register, and terms of it.
-const TILE: usize = 16;
-const TERMS: usize = 32;
 /// Rows that are multiplied at a time: two registers.
 const ROWS: usize = 2 * TILE;
 /// Elements of the left side that are copied together: they stay in the second-level cache.
 const BLOCK: usize = 512 << 10;
-
-/// True if this processor has such tiles and the system lets this process use them.
-pub fn usable() -> bool {
-    static USABLE: OnceLock<bool> = OnceLock::new();
-    *USABLE.get_or_init(|| there() && granted())
-}
-
-fn there() -> bool {
-    const BF16_AND_TILE: u32 = 1 << 22 | 1 << 24;
-    let saved = __cpuid(1).ecx & 1 << 27 != 0;
-    saved && __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & BF16_AND_TILE == BF16_AND_TILE
-}
-
-/// Asks the system, which keeps room for so large registers only for those who ask.
-#[cfg(target_os = "linux")]
-fn granted() -> bool {
-    const REQUEST: libc::c_long = 0x1023;
-    const TILE_DATA: libc::c_long = 18;
-    // SAFETY: asks for a right and changes nothing else.
-    unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST, TILE_DATA) == 0 }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn granted() -> bool {
-    false
-}
-
-/// What the registers look like: all of sixteen rows of 64 bytes.
-#[repr(C, align(64))]
-struct Shape {
-    palette: u8,
-    start: u8,
-    reserved: [u8; 14],
-    bytes: [u16; 16],
-    rows: [u8; 16],
-}
-
-static SHAPE: Shape = {
-    let (mut bytes, mut rows) = ([0; 16], [0; 16]);
-    let mut i = 0;
-    while i < 8 {
-        (bytes[i], rows[i]) = (64, TILE as u8);
-        i += 1;
-    }
-    Shape { palette: 1, start: 0, reserved: [0; 14], bytes, rows }
-};
 
 /// Copies sixteen lines of `k` terms as registers hold them, 32 terms of all lines at a time; what is missing is zero.
 ///
@@ -182,7 +133,7 @@ pub unsafe fn product(m: usize, n: usize, k: usize, a: Mat<u16>, b: Mat<u16>, c:
     let sums = right.wrapping_add(COLS * terms / 2) as *mut f32;
     // SAFETY: as the caller promises; the copies lie in this thread's memory.
     unsafe {
-        asm!("ldtilecfg [{}]", in(reg) &raw const SHAPE, options(nostack, readonly));
+        let _tiles = Tiles::begin();
         for top in (0..m).step_by(block) {
             let rows = block.min(m - top);
             for i in (0..rows.next_multiple_of(ROWS)).step_by(TILE) {
@@ -202,6 +153,5 @@ pub unsafe fn product(m: usize, n: usize, k: usize, a: Mat<u16>, b: Mat<u16>, c:
                 }
             }
         }
-        asm!("tilerelease", options(nostack, nomem));
     }
 }

@@ -10,14 +10,14 @@ use std::cell::UnsafeCell;
 
 #[cfg(target_arch = "x86_64")]
 #[path = "product_amx.rs"]
-mod amx;
+mod pieces;
 
 thread_local! {
     static SCRATCH: UnsafeCell<Vec<u64>> = const { UnsafeCell::new(Vec::new()) };
 }
 
 /// This thread's memory, of at least `bytes` bytes. The last one asked for counts.
-fn room(bytes: usize) -> *mut u8 {
+pub fn room(bytes: usize) -> *mut u8 {
     SCRATCH.with(|cell| {
         // SAFETY: the cell is this thread's own, and the borrow ends here.
         let memory = unsafe { &mut *cell.get() };
@@ -49,8 +49,8 @@ pub unsafe fn half_product(m: usize, n: usize, k: usize, a: Mat<u16>, b: Mat<u16
     if c.dtype == DType::BF16 && m > FEW && x86::usable() {
         // SAFETY: the unit was detected; the rest is passed on from the caller.
         return unsafe {
-            match k > 0 && amx::usable() {
-                true => amx::product(m, n, k, a, b, c),
+            match k > 0 && super::amx::usable() {
+                true => pieces::product(m, n, k, a, b, c),
                 false => x86::pairs(m, n, k, a, b, c),
             }
         };

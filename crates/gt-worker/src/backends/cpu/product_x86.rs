@@ -8,6 +8,8 @@ use std::arch::x86_64::*;
 
 #[path = "product_few.rs"]
 mod few;
+#[path = "product_thirds.rs"]
+pub mod thirds;
 #[path = "product_twelve.rs"]
 mod twelve;
 #[path = "product_vector.rs"]
@@ -205,12 +207,21 @@ struct Block<T> {
 
 #[inline(always)]
 unsafe fn product<V: Vector>(m: usize, n: usize, k: usize, a: Mat<V::T>, b: Mat<V::T>, c: &To<V::T>) {
+    // SAFETY: as the caller of `super::product` promises.
+    unsafe {
+        match m <= super::FEW && k >= super::LONG {
+            true => few::<V>(m, n, k, a, b, c),
+            false => in_order::<V>(m, n, k, a, b, c),
+        }
+    }
+}
+
+/// Each element of the result is one chain of multiply-adds in the order of its terms.
+#[inline(always)]
+unsafe fn in_order<V: Vector>(m: usize, n: usize, k: usize, a: Mat<V::T>, b: Mat<V::T>, c: &To<V::T>) {
     let size = std::mem::size_of::<V::T>();
     // SAFETY: as the caller of `super::product` promises.
     unsafe {
-        if m <= super::FEW && k >= super::LONG {
-            return few::<V>(m, n, k, a, b, c);
-        }
         let copy = b.cs != 1 || (m >= 24 && b.rs as usize * size >= 1024);
         let panel = BLOCK_TERMS * 2 * V::LANES;
         let lefts = Lefts::of(&a, n, k, 2 * V::LANES);
@@ -478,18 +489,19 @@ unsafe fn fill<V: Vector>(from: Mat<V::T>, to: *mut V::T, width: usize, terms: u
 }
 
 macro_rules! entry {
-    ($($name:ident $v:ty, $t:ty, $features:literal;)*) => {$(
+    ($($name:ident $body:ident $v:ty, $t:ty, $features:literal;)*) => {$(
         #[target_feature(enable = $features)]
         pub unsafe fn $name(m: usize, n: usize, k: usize, a: Mat<$t>, b: Mat<$t>, c: &To<$t>) {
             // SAFETY: passed on from the caller.
-            unsafe { product::<$v>(m, n, k, a, b, c) }
+            unsafe { $body::<$v>(m, n, k, a, b, c) }
         }
     )*};
 }
 
 entry! {
-    f32_v4 __m512, f32, "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl";
-    f64_v4 __m512d, f64, "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl";
-    f32_v3 __m256, f32, "avx2,fma";
-    f64_v3 __m256d, f64, "avx2,fma";
+    f32_v4 product __m512, f32, "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl";
+    chains in_order __m512, f32, "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl";
+    f64_v4 product __m512d, f64, "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl";
+    f32_v3 product __m256, f32, "avx2,fma";
+    f64_v3 product __m256d, f64, "avx2,fma";
 }
