@@ -4,8 +4,9 @@ use crate::timing::Spent;
 use crate::worker::{Core, State};
 use gt_ir::{Family, TensorId};
 use gt_net::msg::{SessionId, WorkerMsg};
-use gt_net::observe::{Carried, Detail, Gauge, Ran, SessionUse, StepTime, Timing, WorkEvent};
-use std::collections::HashSet;
+use gt_net::observe::{Carried, Detail, Gauge, Ran, SessionUse, StepInfo, StepTime, Timing, WorkEvent};
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -30,8 +31,8 @@ pub(crate) struct Watched {
     pub all: Detail,
     events: Vec<WorkEvent>,
     since: Option<Instant>,
-    /// Plans whose steps were told.
-    told: HashSet<u64>,
+    /// Steps that were told last, by the plan's key: a better plan has others.
+    told: HashMap<u64, Arc<Vec<StepInfo>>>,
     /// The program that runs now.
     pub running: Option<(SessionId, Instant)>,
     pub families: [f64; Family::ALL.len()],
@@ -85,18 +86,26 @@ impl Watched {
     }
 
     fn tell(&mut self, core: &Core, record: &Record, detail: Detail) {
-        let Record { key, spent, .. } = record;
         let mut kernels = Vec::new();
         if detail >= Detail::Kernels {
-            kernels.clone_from(&spent.kernels);
+            kernels.clone_from(&record.spent.kernels);
             if self.told.len() >= MAX_TOLD {
                 self.told.clear();
             }
-            if let Some(timing) = spent.timing.as_ref().filter(|_| self.told.insert(*key)) {
-                self.push(WorkEvent::Steps { key: *key, steps: timing.steps.to_vec() });
+            if let Some(steps) = untold(&mut self.told, record) {
+                self.push(steps);
             }
         }
         self.push(WorkEvent::Ran(Box::new(record.told(core, kernels))));
+    }
+}
+
+/// The steps of what has run, unless those told last for its key are the same.
+fn untold(told: &mut HashMap<u64, Arc<Vec<StepInfo>>>, record: &Record) -> Option<WorkEvent> {
+    let steps = &record.spent.timing.as_ref()?.steps;
+    match told.insert(record.key, steps.clone()) {
+        Some(before) if Arc::ptr_eq(&before, steps) => None,
+        _ => Some(WorkEvent::Steps { key: record.key, steps: steps.to_vec() }),
     }
 }
 
@@ -188,11 +197,9 @@ impl Core {
         let records = state.sessions.get(&session).map(|t| t.recent.iter().cloned().collect::<Vec<_>>());
         drop(state);
         let mut events = Vec::new();
-        let mut known = HashSet::new();
+        let mut told = HashMap::new();
         for record in records.unwrap_or_default() {
-            if let Some(timing) = record.spent.timing.as_ref().filter(|_| known.insert(record.key)) {
-                events.push(WorkEvent::Steps { key: record.key, steps: timing.steps.to_vec() });
-            }
+            events.extend(untold(&mut told, &record));
             events.push(WorkEvent::Recent(Box::new(record.told(self, record.kernels()))));
         }
         WorkerMsg::Recent { session, now_us: self.micros(Instant::now()), events }
@@ -249,6 +256,55 @@ impl Core {
             memory_limit: backend.memory(),
             version: env!("CARGO_PKG_VERSION").into(),
             sessions,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run of the plan of this key whose steps are these.
+    fn ran(key: u64, steps: &Arc<Vec<StepInfo>>) -> Record {
+        let timing = Timing { steps: steps.clone(), times: Vec::new(), shares: Default::default() };
+        Record {
+            session: SessionId(1),
+            seq: 1,
+            key,
+            instrs: 2,
+            start: Instant::now(),
+            took: Duration::ZERO,
+            waited: Duration::ZERO,
+            planning: Duration::ZERO,
+            why: None,
+            failed: false,
+            begun_early: false,
+            spent: Spent { timing: Some(Arc::new(timing)), ..Spent::default() },
+        }
+    }
+
+    #[test]
+    fn a_better_plan_s_steps_are_told_before_its_times() {
+        let steps = |instrs: &[u32]| {
+            let step = |i: &u32| StepInfo { name: "add".into(), family: Family::Other, instrs: vec![*i] };
+            Arc::new(instrs.iter().map(step).collect::<Vec<_>>())
+        };
+        let (quick, better) = (steps(&[0, 1]), steps(&[1]));
+        let mut told = HashMap::new();
+        for (key, steps, new) in [
+            (7, &quick, true),
+            (7, &quick, false),
+            (8, &quick, true),
+            (7, &better, true),
+            (7, &better, false),
+            (8, &quick, false),
+        ] {
+            match untold(&mut told, &ran(key, steps)) {
+                Some(WorkEvent::Steps { key: of, steps: now }) => {
+                    assert!(new && of == key && now.len() == steps.len())
+                }
+                other => assert!(!new && other.is_none()),
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Where time went, out of a log: by kernel and by source line.
 
-use super::log::{self, Entry, StepText};
+use super::log::{self, Entry, Plans};
 use gt_client::seen::ProgramLines;
 use gt_net::observe::Family;
 use std::collections::{BTreeMap, HashMap};
@@ -104,13 +104,19 @@ pub struct Program {
 impl Account {
     /// Adds up the entries of programs that `wanted` picks by their number.
     pub fn new(entries: &[Entry], sources: &Sources, wanted: impl Fn(u64) -> bool) -> Account {
-        let plans = log::plans(entries);
+        let mut plans = Plans::default();
         let mut out = Account::default();
         let mut timed: HashMap<(u64, u64), bool> = HashMap::new();
         let of = |e: &Entry| (e.count("session").unwrap_or(0), e.count("seq").unwrap_or(0));
-        for entry in entries.iter().filter(|e| e.event == "KERNELS" && wanted(of(e).1)) {
-            timed.insert(of(entry), true);
-            out.add_kernels(entry, of(entry).1, &plans, sources);
+        for entry in entries {
+            match entry.event.as_str() {
+                "STEPS" => plans.take(entry),
+                "KERNELS" if wanted(of(entry).1) => {
+                    timed.insert(of(entry), true);
+                    out.add_kernels(entry, of(entry).1, &plans, sources);
+                }
+                _ => {}
+            }
         }
         for entry in entries.iter().filter(|e| e.event == "RAN" && wanted(of(e).1)) {
             let program = program(entry);
@@ -122,21 +128,15 @@ impl Account {
         out
     }
 
-    fn add_kernels(
-        &mut self,
-        entry: &Entry,
-        seq: u64,
-        plans: &HashMap<String, Vec<StepText>>,
-        sources: &Sources,
-    ) {
+    fn add_kernels(&mut self, entry: &Entry, seq: u64, plans: &Plans, sources: &Sources) {
         let key = entry.field("key").unwrap_or_default();
-        let steps = plans.get(key);
+        let steps = plans.of(entry);
         for (step, _, took) in log::times(entry.field("times").unwrap_or_default()) {
             let Some(info) = steps.and_then(|s| s.get(step as usize)) else { continue };
             let mut at: Vec<&str> = info.instrs.iter().filter_map(|i| sources.line(seq, key, *i)).collect();
             at.sort_unstable();
             at.dedup();
-            let kernel = self.kernels.entry(info.name.clone()).or_default();
+            let kernel = self.kernels.entry(info.name.to_string()).or_default();
             kernel.seconds += took;
             kernel.calls += 1;
             kernel.family = Some(info.family);
@@ -150,7 +150,7 @@ impl Account {
                 let cost = self.lines.entry(line.to_string()).or_default();
                 cost.seconds += part;
                 cost.calls += 1;
-                *cost.what.entry(info.name.clone()).or_default() += part;
+                *cost.what.entry(info.name.to_string()).or_default() += part;
             }
         }
     }

@@ -247,4 +247,22 @@ mod tests {
             assert!(told.contains(part), "{part} in\n{told}");
         }
     }
+
+    /// Other workers' plans of the same key, and better ones that come later, have other steps.
+    #[test]
+    fn times_are_of_the_steps_that_were_told_before_them() {
+        let other = "\
+1.1s | #6 | STEPS | WORKER w0 | Plan | 0B | key=00ff steps=1
+    STEP 0 elementwise instrs=0,1,2 add mul [64]";
+        let before = LOG.replace("times=0:0.0+8000.0,1:8000.0+2000.0", "times=0:0.0+1000.0");
+        let before = before.replace("seq=7", "seq=6");
+        let better = LOG.replace("STEP 0 matmul instrs=0", "STEP 0 reduce instrs=1");
+        let better = better.replace("STEP 1 elementwise instrs=2,1", "STEP 1 elementwise instrs=2");
+        let log = [before.as_str(), better.as_str(), other].join("\n").lines().map(str::to_string).collect();
+        let told =
+            session(&gt_client::seen::Account { log, programs: vec![program(6, true), program(7, true)] });
+        for part in ["8.0 ms  80.0%  train.py:4", "2.0 ms  20.0%  train.py:5"] {
+            assert!(told.contains(part), "{part} in\n{told}");
+        }
+    }
 }

@@ -5,6 +5,7 @@ use gt_net::observe::Family;
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::rc::Rc;
 
 /// Whom an entry concerns.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -135,7 +136,7 @@ fn size(text: &str) -> Option<f64> {
 pub struct StepText {
     pub family: Family,
     pub instrs: Vec<u32>,
-    pub name: String,
+    pub name: Rc<str>,
 }
 
 /// `STEP 3 matmul instrs=12,11 matmul 64x32x16`.
@@ -145,7 +146,7 @@ pub fn step(text: &str) -> Option<StepText> {
     let family = Family::parse(words.next()?)?;
     let instrs = words.next()?.strip_prefix("instrs=")?;
     let instrs = instrs.split(',').filter_map(|i| i.parse().ok()).collect();
-    Some(StepText { family, instrs, name: words.next().unwrap_or_default().to_string() })
+    Some(StepText { family, instrs, name: words.next().unwrap_or_default().into() })
 }
 
 /// Percent by family, as `families=` says it.
@@ -168,13 +169,23 @@ pub fn times(text: &str) -> Vec<(u32, f64, f64)> {
     text.split(',').filter_map(one).collect()
 }
 
-/// Steps of plans by key, gathered from `STEPS` entries.
-pub fn plans(entries: &[Entry]) -> HashMap<String, Vec<StepText>> {
-    let steps = entries.iter().filter(|e| e.event == "STEPS");
-    let plan = |e: &Entry| {
-        Some((e.field("key")?.to_string(), e.more.iter().filter_map(|line| step(line)).collect()))
-    };
-    steps.filter_map(plan).collect()
+/// Steps of plans by worker and key, as the entries up to now told them: a better plan takes the place of a quick one.
+#[derive(Default)]
+pub struct Plans(HashMap<Whom, HashMap<String, Vec<StepText>>>);
+
+impl Plans {
+    /// Takes in a `STEPS` entry.
+    pub fn take(&mut self, entry: &Entry) {
+        let steps = entry.more.iter().filter_map(|line| step(line)).collect();
+        if let Some(key) = entry.field("key") {
+            self.0.entry(entry.whom.clone()).or_default().insert(key.to_string(), steps);
+        }
+    }
+
+    /// The steps that a `KERNELS` entry tells of.
+    pub fn of(&self, entry: &Entry) -> Option<&[StepText]> {
+        Some(self.0.get(&entry.whom)?.get(entry.field("key")?)?)
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What happened when and where, out of the entries of logs.
 
-use super::log::{self, Entry, StepText, Whom};
+use super::log::{self, Entry, Plans, Whom};
 use gt_net::observe::Family;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -192,18 +192,17 @@ struct Maker {
     goals: HashMap<u64, Lane>,
     /// Since when a client has unfinished programs, and the last one it sent.
     open: BTreeMap<usize, (f64, u64)>,
-    names: HashMap<(String, u32), std::rc::Rc<str>>,
+    plans: Plans,
 }
 
 impl Timeline {
     /// The timeline of entries of one or several logs.
     pub fn new(mut entries: Vec<Entry>) -> Timeline {
         entries.sort_by(|a, b| a.at.total_cmp(&b.at));
-        let plans = log::plans(&entries);
         let mut maker = Maker::default();
         maker.lanes(&entries);
         for entry in &entries {
-            maker.entry(entry, &plans);
+            maker.entry(entry);
         }
         maker.finish(entries.len())
     }
@@ -238,16 +237,17 @@ impl Maker {
         if matches!(whom, Whom::Client(_)) { Lane::Client(at) } else { Lane::Worker(at) }
     }
 
-    fn entry(&mut self, entry: &Entry, plans: &HashMap<String, Vec<StepText>>) {
+    fn entry(&mut self, entry: &Entry) {
         let lane = self.lane(&entry.whom);
         if let (Lane::Client(c), Some(session)) = (lane, entry.count("session")) {
             self.sessions.insert(session, c);
         }
         match (entry.event.as_str(), lane) {
             ("RAN", Lane::Worker(worker)) => self.ran(entry, worker),
-            ("KERNELS", Lane::Worker(worker)) => self.kernels(entry, worker, plans),
+            ("KERNELS", Lane::Worker(worker)) => self.kernels(entry, worker),
             ("CARRY", Lane::Worker(worker)) => self.carried(entry, worker),
-            ("STEPS" | "LINES", _) => {}
+            ("STEPS", _) => self.plans.take(entry),
+            ("LINES", _) => {}
             (event, lane) => {
                 let (from, to) = match event {
                     "RECV" => (lane, Lane::Dispatcher),
@@ -300,17 +300,14 @@ impl Maker {
         self.line.spans.push(Span::new(entry, worker, client));
     }
 
-    fn kernels(&mut self, entry: &Entry, worker: usize, plans: &HashMap<String, Vec<StepText>>) {
+    fn kernels(&mut self, entry: &Entry, worker: usize) {
         let start = entry.number("start").unwrap_or(entry.at);
-        let key = entry.field("key").unwrap_or_default();
-        let steps = plans.get(key);
+        let steps = self.plans.of(entry);
         for (step, offset, took) in log::times(entry.field("times").unwrap_or_default()) {
             let info = steps.and_then(|s| s.get(step as usize));
             let family = info.map_or(Family::Other, |s| s.family);
-            let name = self.names.entry((key.to_string(), step)).or_insert_with(|| {
-                info.map_or_else(|| format!("step {step}").into(), |s| s.name.as_str().into())
-            });
-            let (start, name) = (start + offset, name.clone());
+            let name = info.map_or_else(|| format!("step {step}").into(), |s| s.name.clone());
+            let start = start + offset;
             self.line.kernels.push(Kernel { worker, start, took, family, name });
         }
     }
