@@ -271,3 +271,16 @@ def test_logits_may_be_written_after_their_loss():
         loss.backward()
         found.append(x.grad.numpy())
     np.testing.assert_array_equal(*found)
+
+
+def test_results_are_views_of_nothing():
+    x = gt.arange(12.0).reshape(3, 4).requires_grad_()
+    v = gt.ones(4)
+    made = [x @ v, gt.ones(3) @ x, v @ v, gt.nn.functional.linear(v, x), x.max(1)[0], x.min(1)[1], x.median(1)[0]]
+    made += [x.kthvalue(2, 1)[0], x.kthvalue(2, 1, keepdim=True)[1]]
+    assert not any(t._is_view() for t in made)
+    # So a view that was made before such a result was overwritten is a function of the result, as in PyTorch.
+    y = x @ v
+    part = y[...]
+    y[...] = gt.tensor([1.0, 2.0, 3.0])
+    check(gt.autograd.grad((part * part).sum(), y)[0], np.array([2.0, 4.0, 6.0], dtype="float32"))

@@ -6,7 +6,8 @@ use crate::Tensor;
 use crate::autograd::{GradMode, Recorder, Var};
 use gt_ir::{Binary, Build, DType, Dist, Kind, Operand, Result, Scalar, Unary, bail};
 
-/// What `x` holds now, as a tensor of its own: gradient rules may keep it although `x` is written afterwards.
+/// What `x` holds now, as a tensor of its own: gradient rules may keep it although `x` is written afterwards, and a result that
+/// was computed in another shape is no view of what nobody knows.
 pub(crate) fn snapshot(x: &Tensor) -> Result<Tensor> {
     Ok(Tensor::from_var(Var { owner: None, ..x.var()? }))
 }

@@ -17,7 +17,7 @@ pub fn cat(tensors: &[Tensor], dim: i64) -> Result<Tensor> {
     let legacy = |t: &Tensor| t.ndim() == 1 && t.numel() == 0;
     let mut parts: Vec<(usize, &Tensor)> = tensors.iter().enumerate().filter(|(_, t)| !legacy(t)).collect();
     if parts.is_empty() {
-        parts.push((0, first));
+        parts.extend(tensors.iter().enumerate());
     }
     let lead = parts[0].1;
     let d = norm_dim("cat", dim, lead.ndim())?;

@@ -1,6 +1,7 @@
 //! Matrix products in all of PyTorch's forms.
 
 use super::autocast::narrowed;
+use super::inplace::snapshot;
 use super::moves::{reshape_to, unsqueeze};
 use super::{apply, bin, moves};
 use crate::Tensor;
@@ -149,7 +150,7 @@ fn multiply(a: &Tensor, b: &Tensor) -> Result<Tensor> {
         let row = shape.len() - if lb == 1 { 1 } else { 2 };
         shape.remove(row);
     }
-    reshape_to(&out, shape)
+    snapshot(&reshape_to(&out, shape)?)
 }
 
 fn shapes_differ(a: &Tensor, b: &Tensor) -> gt_ir::Error {
@@ -276,7 +277,7 @@ pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     }
     if x.ndim() == 1 {
         let out = product_of(&unsqueeze(x, 0)?, (w.var()?, true), bias)?;
-        return moves::reshape(&out, &[-1]);
+        return snapshot(&moves::reshape(&out, &[-1])?);
     }
     product_of(x, (w.var()?, true), bias)
 }

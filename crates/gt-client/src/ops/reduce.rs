@@ -2,6 +2,7 @@
 
 use super::arith::cast;
 use super::autocast::careful;
+use super::inplace::snapshot;
 use super::pointwise::to_bool;
 use super::{apply, bin, moves, norm_dims};
 use crate::Tensor;
@@ -88,8 +89,8 @@ fn extreme(op: &str, kind: ArgKind, x: &Tensor, dim: i64, keepdim: bool) -> Resu
     if keepdim {
         return Ok((values, index));
     }
-    let dims = [d as i64];
-    Ok((moves::squeeze(&values, Some(&dims))?, moves::squeeze(&index, Some(&dims))?))
+    let narrow = |x: &Tensor| snapshot(&moves::squeeze(x, Some(&[d as i64]))?);
+    Ok((narrow(&values)?, narrow(&index)?))
 }
 
 /// Where the largest element is, the first of equals; without a dimension, in the flattened tensor.

@@ -1,5 +1,6 @@
 //! Order along a dimension: sort, topk, medians and distinct elements.
 
+use super::inplace::snapshot;
 use super::moves::{signed, squeeze};
 use super::{apply, apply_all, arith, bin, create, index, join, moves, pointwise, reduce, scatter};
 use crate::Tensor;
@@ -56,7 +57,7 @@ pub fn kthvalue(x: &Tensor, k: i64, dim: i64, keepdim: bool) -> Result<(Tensor, 
     let (values, indices) = pair(Op::TopK { dim: d, k: k as usize, largest: false }, x)?;
     let last = |t: &Tensor| -> Result<Tensor> {
         let t = moves::narrow(t, d as i64, k - 1, 1)?;
-        if keepdim { Ok(t) } else { squeeze(&t, Some(&[d as i64])) }
+        snapshot(&if keepdim { t } else { squeeze(&t, Some(&[d as i64]))? })
     };
     Ok((last(&values)?, last(&indices)?))
 }
@@ -82,8 +83,8 @@ pub fn median(x: &Tensor, dim: i64, keepdim: bool) -> Result<(Tensor, Tensor)> {
     if keepdim {
         return Ok((values, at));
     }
-    let dims = [d as i64];
-    Ok((squeeze(&values, Some(&dims))?, squeeze(&at, Some(&dims))?))
+    let narrow = |x: &Tensor| snapshot(&squeeze(x, Some(&[d as i64]))?);
+    Ok((narrow(&values)?, narrow(&at)?))
 }
 
 /// The median of all elements; the gradient is shared by equals.
