@@ -96,9 +96,10 @@ fn learn(py: Python, spot: (usize, usize)) -> Option<Place> {
 fn ask(py: Python) -> Option<Place> {
     // SAFETY: attached to the interpreter; gives a borrowed reference or null.
     let mut frame = unsafe { Bound::from_borrowed_ptr_or_opt(py, ffi::PyEval_GetFrame().cast())? };
-    let mut known = KNOWN.lock();
     for _ in 0..MAX_DEPTH {
-        match known.place(&frame) {
+        // Making the object of the next frame may collect garbage, and run other threads: nothing is locked then.
+        let place = KNOWN.lock().place(&frame);
+        match place {
             Ok(Some(place)) => return Some(place),
             Ok(None) => {}
             Err(_) => return None,
