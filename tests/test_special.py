@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers import check, compare, draw, needs_torch, ours, torch
+from helpers import check, compare, draw, needs_new_torch, needs_torch, ours, torch
 
 import gt
 
@@ -124,6 +124,8 @@ CASES = {
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", CASES)
 def test_against_torch(kind):
+    if kind == "copies and parts":
+        needs_new_torch("gradients of narrow_copy")
     compare(CASES[kind], [POINTS], (1e-8, 1e-9) if kind not in ("of half", "of integers", "hamming") else None)
 
 
@@ -165,7 +167,8 @@ REFUSED = [
     (lambda T: T.unravel_index(T.tensor([1]), (2, -2)), ValueError),
     (lambda T: T.ones(3).put(T.tensor([0, 1]), T.ones(3)), (RuntimeError, IndexError)),
     (lambda T: T.index_reduce(T.ones(3), 0, T.tensor([0]), T.ones(1), "sum"), RuntimeError),
-    (lambda T: T.imag(T.ones(2)), TypeError),
+    # A RuntimeError in PyTorch before 2.15.
+    (lambda T: T.imag(T.ones(2)), (TypeError, RuntimeError)),
     (lambda T: T.ones(2, 2, 2).H, RuntimeError),
     (lambda T: T.mvlgamma(T.ones(2), 0), RuntimeError),
     (lambda T: T.matrix_exp(T.ones(2, 3)), RuntimeError),

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from helpers import check, draw, flat, needs_torch, ours, theirs, torch
+from helpers import check, draw, flat, needs_new_torch, needs_torch, ours, theirs, torch
 
 import gt
 from gt import nn
@@ -121,6 +121,8 @@ CASES = {
 @needs_torch
 @pytest.mark.parametrize("kind", CASES)
 def test_against_torch(kind):
+    if kind == "lp":
+        needs_new_torch("pooling by a norm without an end")
     seen = []
     for functions, make in ((F, ours), (torch.nn.functional, theirs)):
         shapes = [(2, 4, 6, 7), (4, 4, 3, 3), (4, 2, 2, 3), (2, 4, 9)]
