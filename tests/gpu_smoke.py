@@ -278,6 +278,33 @@ def attention():
 
 
 @check
+def steps_are_graphs():
+    """A training step over token ids runs as one graph and waits for no check of an index: nothing else would tell."""
+    model = gt.nn.Sequential(gt.nn.Embedding(100, 32), gt.nn.Linear(32, 100))
+    optimizer = gt.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def step():
+        ids, targets = (gt.from_numpy(RANDOM.integers(0, 100, 64)) for _ in range(2))
+        loss = gt.nn.functional.cross_entropy(model(ids), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    for _ in range(60):
+        step()
+    time.sleep(1.0)
+    for _ in range(10):
+        step()
+    before = gt._gt._stats()["workers"][0]
+    for _ in range(50):
+        step()
+    after = gt._gt._stats()["workers"][0]
+    graphs, checks = (after[k] - before[k] for k in ("graphs", "checks"))
+    assert graphs >= 45 and checks == 0, f"50 steps: {graphs} graphs, {checks} checks"
+
+
+@check
 def speed():
     a = gt.rand(4096, 4096)
     for _ in range(5):

@@ -522,6 +522,9 @@ pub struct WorkerStats {
     pub planned: (u64, u64),
     /// Programs that went on from a prefix.
     pub begun_early: u64,
+    /// Runs of plans as one captured graph of the device, and runs that waited for it to check indices.
+    pub graphs: u64,
+    pub checks: u64,
     pub plan_seconds: f64,
     /// The part of `plan_seconds` spent on programs known with other sizes.
     pub resize_seconds: f64,

@@ -235,6 +235,8 @@ fn stats<'py>(py: Python<'py>, session: &Arc<Session>) -> Result<Bound<'py, PyDi
         row.set_item("plans_made", w.planned.0)?;
         row.set_item("planned_instructions", w.planned.1)?;
         row.set_item("begun_early", w.begun_early)?;
+        row.set_item("graphs", w.graphs)?;
+        row.set_item("checks", w.checks)?;
         row.set_item("plan_seconds", w.plan_seconds)?;
         row.set_item("resize_seconds", w.resize_seconds)?;
         row.set_item("hot_instructions", w.sequences.hot_instructions)?;

@@ -208,6 +208,10 @@ pub trait Backend: Send + Sync {
     fn share_memory(&self, _among: usize) {}
     /// Bytes in use for tensors now, and at most so far.
     fn memory_in_use(&self) -> (u64, u64);
+    /// How often plans ran as one captured graph, and how often one waited for the device to check indices.
+    fn graphs_and_checks(&self) -> (u64, u64) {
+        (0, 0)
+    }
     /// Makes a plan. `structure` has been checked; `types` are the types of all its values.
     fn compile(&self, structure: &Arc<Structure>, types: &[Ty], effort: Effort) -> Result<Arc<dyn Plan>>;
     /// Called once by the thread that will run plans.

@@ -409,6 +409,7 @@ impl Core {
     pub fn stats(&self) -> WorkerStats {
         let backend = &self.config.backend;
         let (bytes_in_use, bytes_peak) = backend.memory_in_use();
+        let (graphs, checks) = backend.graphs_and_checks();
         let mut sequences = self.sequences.lock().stats();
         let state = self.state.lock();
         let c = &state.counters;
@@ -432,6 +433,8 @@ impl Core {
             plans: c.plans,
             planned: c.planned,
             begun_early: c.begun_early,
+            graphs,
+            checks,
             plan_seconds: c.plan_seconds,
             resize_seconds: c.resize_seconds,
             busy_seconds: c.busy_seconds,

@@ -60,6 +60,7 @@ use shared::Shared;
 use stages::stage;
 use staging::{Landed, Pinned};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use steps::Wanted;
 
 /// Memory for cuBLASLt, at least. It grows by doubling where products ask for more, so that its place seldom changes.
@@ -263,6 +264,10 @@ impl Backend for CudaBackend {
 
     fn memory(&self) -> u64 {
         self.shared.account.limit
+    }
+
+    fn graphs_and_checks(&self) -> (u64, u64) {
+        (self.shared.ran.load(Ordering::Relaxed), self.shared.checked.load(Ordering::Relaxed))
     }
 
     fn memory_in_use(&self) -> (u64, u64) {

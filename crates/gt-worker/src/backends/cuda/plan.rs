@@ -363,7 +363,10 @@ impl Inner {
     /// Whether a graph was launched. A plan that cannot be captured runs without from now on.
     pub(super) fn heard(&self, launched: Result<Launched>) -> Result<bool, PlanError> {
         match launched {
-            Ok(Launched::All) => Ok(true),
+            Ok(Launched::All) => {
+                self.shared.ran.fetch_add(1, Ordering::Relaxed);
+                Ok(true)
+            }
             Ok(Launched::Nothing) => Ok(false),
             Ok(Launched::Torn(error)) => Err(PlanError { instr: None, error }),
             Err(error) if super::broken().is_some() => Err(PlanError { instr: None, error }),
@@ -385,6 +388,7 @@ impl Inner {
     /// Waits for the checks and reports the first that failed.
     pub(super) fn heed(&self, addresses: &[u64], slots: &[Slot], lane: &Lane) -> Result<(), PlanError> {
         let wrong = |error| PlanError { instr: None, error };
+        self.shared.checked.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the failure word is the lane's own.
         let word = unsafe { lane.receive(&lane.stream, lane.failed, 8) }.map_err(wrong)?;
         let word = word.wait(8, |bytes| bytes.try_into().map_or(0, u64::from_ne_bytes)).map_err(wrong)?;

@@ -341,8 +341,21 @@ fn binary(op: Binary, a: Option<Range>, b: Option<Range>, dtype: DType) -> Optio
                 [a.0.div_euclid(b.0), a.0.div_euclid(b.1), a.1.div_euclid(b.0), a.1.div_euclid(b.1)];
             (*corners.iter().min().unwrap_or(&0), *corners.iter().max().unwrap_or(&0))
         }),
-        Binary::Div | Binary::Pow | Binary::And | Binary::Or | Binary::Xor | Binary::Atan2 => None,
+        // A number without a sign takes the other's sign off, and all bits beyond its own.
+        Binary::And => match (a.filter(|a| a.0 >= 0), b.filter(|b| b.0 >= 0)) {
+            (Some(a), Some(b)) => Some((0, a.1.min(b.1))),
+            (a, b) => a.or(b).map(|r| (0, r.1)),
+        },
+        Binary::Or | Binary::Xor => {
+            a.zip(b).filter(|(a, b)| a.0 >= 0 && b.0 >= 0).map(|(a, b)| (0, ones(a.1 | b.1)))
+        }
+        Binary::Div | Binary::Pow | Binary::Atan2 => None,
     }
+}
+
+/// The greatest number that has no more bits than this one, which has no sign.
+fn ones(x: i64) -> i64 {
+    i64::MAX.checked_shr(x.leading_zeros().wrapping_sub(1)).unwrap_or(0)
 }
 
 /// What bounds say of a check.
@@ -421,6 +434,43 @@ mod tests {
             TENSOR[3] := TAKE{dim=0} TENSOR[0] TENSOR[2]
             out TENSOR[3]";
         assert_eq!(verdicts(best, &[None, None]), [Verdict::Right]);
+    }
+
+    /// As `embedding` and `index_select` have it: without this they would wait for the device, and run as no graph.
+    #[test]
+    fn an_index_without_its_sign_is_bounded_as_before() {
+        let unsigned = TAKE
+            .replace("TENSOR[2] :=", "TENSOR[2] := AND TENSOR[1] 9223372036854775807\n TENSOR[3] :=")
+            .replace("TENSOR[0] TENSOR[1]\n", "TENSOR[0] TENSOR[2]\n")
+            .replace("out TENSOR[2]", "out TENSOR[3]");
+        assert_eq!(verdicts(&unsigned, &[None, Some((0, 9))]), [Verdict::Right]);
+        for bounds in [Some((0, 10)), Some((-1, 9)), None] {
+            assert_eq!(verdicts(&unsigned, &[None, bounds]), [Verdict::Unknown]);
+        }
+    }
+
+    #[test]
+    fn bounds_of_bits_hold() {
+        for (a, b) in
+            [((0, 5), (3, 9)), ((2, 2), (0, 0)), ((-3, 6), (1, 7)), ((-8, 3), (-1, 0)), ((0, 1), (6, 8))]
+        {
+            for op in [Binary::And, Binary::Or, Binary::Xor] {
+                let Some((low, high)) = binary(op, Some(a), Some(b), DType::I64) else { continue };
+                for x in a.0..=a.1 {
+                    for y in b.0..=b.1 {
+                        let z = match op {
+                            Binary::And => x & y,
+                            Binary::Or => x | y,
+                            _ => x ^ y,
+                        };
+                        assert!((low..=high).contains(&z), "{op:?} {x} {y}: {z} in {low}..={high}");
+                    }
+                }
+            }
+        }
+        assert_eq!(ones(0), 0);
+        assert_eq!(ones(5), 7);
+        assert_eq!(ones(i64::MAX), i64::MAX);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use gt_ir::{Result, bail};
 use gt_sync::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
@@ -33,6 +34,9 @@ pub struct Shared {
     pub gangs: Order,
     /// Plans that come back run as graphs (`GT_CUDA_GRAPHS=0` turns that off).
     pub graphs: bool,
+    /// How often a plan ran as a graph, and how often one waited for the device to check indices.
+    pub ran: AtomicU64,
+    pub checked: AtomicU64,
     aside: Mutex<Option<Sender<Job>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -50,6 +54,8 @@ impl Shared {
             around: Arc::default(),
             gangs: Order::default(),
             graphs,
+            ran: AtomicU64::new(0),
+            checked: AtomicU64::new(0),
             device,
             account,
             aside: Mutex::new(None),
