@@ -28,11 +28,16 @@ pub fn within(time: Duration, mut done: impl FnMut() -> bool) -> bool {
         if start.elapsed() > time {
             return false;
         }
-        for _ in 0..16 {
-            std::hint::spin_loop();
-        }
-        std::thread::yield_now();
+        pause();
     }
+}
+
+/// Leaves the core to others, and for a moment its units to the thread that shares them.
+pub fn pause() {
+    for _ in 0..16 {
+        std::hint::spin_loop();
+    }
+    std::thread::yield_now();
 }
 
 /// How waits of one kind have gone of late: whether it pays to stay awake for the next.

@@ -183,7 +183,7 @@ impl Closing {
             match work.recv_timeout(nap) {
                 Ok(next) if next.is_there() => next.tell(core),
                 Ok(next) => later.push_back(next),
-                Err(RecvTimeoutError::Timeout) => std::thread::yield_now(),
+                Err(RecvTimeoutError::Timeout) => spin::pause(),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }

@@ -3,6 +3,7 @@
 use super::account::Owner;
 use super::driver::{Event, Stream, check, log_drop};
 use super::lane::Lane;
+use super::ranges::Range;
 use crate::backend::Memory;
 use cudarc::driver::result;
 use gt_ir::{Error, Result};
@@ -93,7 +94,7 @@ struct Known {
     /// The lane's stream waits for this before it uses the memory.
     after: Option<Event>,
     /// The least and the greatest value of an integer tensor, or wider bounds.
-    range: Option<(i64, i64)>,
+    range: Option<Range>,
 }
 
 impl CudaMemory {
@@ -102,7 +103,7 @@ impl CudaMemory {
     }
 
     /// Memory written on another stream than its lane's, up to an event.
-    pub fn arriving(block: Block, bytes: usize, after: Event, range: Option<(i64, i64)>) -> CudaMemory {
+    pub fn arriving(block: Block, bytes: usize, after: Event, range: Option<Range>) -> CudaMemory {
         CudaMemory { block, bytes, known: Mutex::new(Known { after: Some(after), range }) }
     }
 
@@ -114,11 +115,11 @@ impl CudaMemory {
         &self.block.lane
     }
 
-    pub fn range(&self) -> Option<(i64, i64)> {
+    pub fn range(&self) -> Option<Range> {
         self.known.lock().range
     }
 
-    pub fn set_range(&self, range: Option<(i64, i64)>) {
+    pub fn set_range(&self, range: Option<Range>) {
         self.known.lock().range = range;
     }
 

@@ -89,7 +89,7 @@ fn aside(work: &Work, plan: &gt_compiler::Plan, shared: &Shared) -> usize {
 impl CudaPlan {
     pub fn new(plan: gt_compiler::Plan, structure: Arc<Structure>, shared: Arc<Shared>) -> CudaPlan {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let ranges = Ranges::new(&plan, structure.inputs.iter().map(|i| i.ty.dtype).collect());
+        let ranges = Ranges::new(&plan, &structure);
         let checks = (0..plan.steps.len()).filter(|i| plan.steps[*i].can_fail()).collect();
         let outs: usize = plan.storages.iter().filter(|s| s.place == Place::Out).map(|s| s.bytes).sum();
         let aside = plan.steps.iter().map(|step| aside(&step.work, &plan, &shared)).max().unwrap_or(0);

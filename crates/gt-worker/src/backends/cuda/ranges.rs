@@ -4,10 +4,30 @@
 //! choices, sums, positions. Whatever cannot be bounded stays unknown.
 
 use gt_compiler::{Calc, Code, Kernel, Load, Map, Operand, Plan, Source, Tensor, Work};
-use gt_ir::{Binary, DType, Dist, ReduceKind, Shape, Slot, Unary};
+use gt_ir::{Binary, DType, Dist, Op, ReduceKind, Shape, Slot, Structure, Unary};
 
 /// The least and the greatest value, or wider bounds.
-pub type Range = (i64, i64);
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Range {
+    low: i64,
+    high: i64,
+    /// All values but those that are `low` are at least this.
+    next: i64,
+}
+
+impl Range {
+    fn new(low: i64, high: i64) -> Range {
+        Range { low, high, next: low }
+    }
+
+    /// Bounds of the values that are not `x`.
+    fn without(self, x: i64) -> Range {
+        match self.low == x && self.next > x {
+            true => Range::new(self.next, self.high),
+            false => self,
+        }
+    }
+}
 
 /// What is known of a storage.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -36,19 +56,22 @@ impl Known {
 }
 
 fn hull(a: Range, b: Range) -> Range {
-    (a.0.min(b.0), a.1.max(b.1))
+    let low = a.low.min(b.low);
+    let above = |r: Range| if r.low == low { r.next } else { r.low };
+    Range { low, high: a.high.max(b.high), next: above(a).min(above(b)) }
 }
 
 /// All a type can hold; nothing is said of floats and of `i64`.
 fn natural(dtype: DType) -> Option<Range> {
-    match dtype {
-        DType::Bool => Some((0, 1)),
-        DType::U8 => Some((0, u8::MAX as i64)),
-        DType::I8 => Some((i8::MIN as i64, i8::MAX as i64)),
-        DType::I16 => Some((i16::MIN as i64, i16::MAX as i64)),
-        DType::I32 => Some((i32::MIN as i64, i32::MAX as i64)),
-        DType::I64 | DType::F16 | DType::BF16 | DType::F32 | DType::F64 => None,
-    }
+    let (low, high) = match dtype {
+        DType::Bool => (0, 1),
+        DType::U8 => (0, u8::MAX as i64),
+        DType::I8 => (i8::MIN as i64, i8::MAX as i64),
+        DType::I16 => (i16::MIN as i64, i16::MAX as i64),
+        DType::I32 => (i32::MIN as i64, i32::MAX as i64),
+        DType::I64 | DType::F16 | DType::BF16 | DType::F32 | DType::F64 => return None,
+    };
+    Some(Range::new(low, high))
 }
 
 /// Bounds as a type holds them: what does not fit may have wrapped around.
@@ -57,7 +80,7 @@ fn fitted(range: Option<Range>, dtype: DType) -> Option<Range> {
         return None;
     }
     match (range, natural(dtype)) {
-        (Some(r), Some(n)) if r.0 < n.0 || r.1 > n.1 => Some(n),
+        (Some(r), Some(n)) if r.low < n.low || r.high > n.high => Some(n),
         (Some(r), _) => Some(r),
         (None, n) => n,
     }
@@ -67,10 +90,17 @@ fn fitted(range: Option<Range>, dtype: DType) -> Option<Range> {
 pub fn of_bytes(dtype: DType, bytes: &[u8]) -> Option<Range> {
     fn of<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> i64) -> Option<Range> {
         let (values, _) = bytes.as_chunks::<N>();
-        values.iter().map(|v| value(*v)).fold(None, |range, v| match range {
-            None => Some((v, v)),
-            Some((low, high)) => Some((low.min(v), high.max(v))),
-        })
+        let values = || values.iter().map(|v| value(*v));
+        let range = values().fold(None, |range: Option<Range>, v| match range {
+            None => Some(Range::new(v, v)),
+            Some(Range { low, high, .. }) => Some(Range::new(low.min(v), high.max(v))),
+        })?;
+        // Where something is marked by a negative number, what the others are is asked for.
+        let next = match range.low < 0 {
+            true => values().filter(|v| *v > range.low).min().unwrap_or(range.low),
+            false => range.low,
+        };
+        Some(Range { next, ..range })
     }
     match dtype {
         DType::Bool | DType::U8 => of::<1>(bytes, |[v]| v as i64),
@@ -115,9 +145,18 @@ fn is_integer(work: &Work) -> bool {
 }
 
 impl Ranges {
-    pub fn new(plan: &Plan, inputs: Vec<DType>) -> Ranges {
+    pub fn new(plan: &Plan, structure: &Structure) -> Ranges {
+        let inputs: Vec<DType> = structure.inputs.iter().map(|i| i.ty.dtype).collect();
         let mut data = Vec::new();
         let mut said: Vec<Option<DType>> = vec![None; plan.storages.len()];
+        // What nothing here reads may be read by a later program.
+        let starts = structure.starts();
+        for (&value, &storage) in structure.outs.iter().zip(&plan.outs) {
+            let at = starts.partition_point(|&start| start <= value).checked_sub(1);
+            if let Some(Op::Data { dtype, .. }) = at.and_then(|i| structure.instrs.get(i)).map(|i| &i.op) {
+                said[storage as usize] = Some(*dtype);
+            }
+        }
         for step in &plan.steps {
             let mut tensor = |t: &Tensor| said[t.storage as usize] = Some(t.dtype);
             match &step.work {
@@ -209,13 +248,13 @@ impl Ranges {
                 write(*out, range);
             }
             Work::ArgReduce { dim, x, out, .. } => {
-                write(*out, Some((0, (x.shape[*dim] as i64 - 1).max(0))));
+                write(*out, Some(Range::new(0, (x.shape[*dim] as i64 - 1).max(0))));
             }
             Work::Sort { dim, x, values, indices, .. } => {
                 let range = known[x.storage as usize].range().filter(|_| !x.dtype.is_float());
                 known[*values as usize] = known[*values as usize].join(range);
                 let last = (x.shape[*dim] as i64 - 1).max(0);
-                known[*indices as usize] = known[*indices as usize].join(Some((0, last)));
+                known[*indices as usize] = known[*indices as usize].join(Some(Range::new(0, last)));
             }
             Work::Gather { x, out, .. } | Work::Take { x, out, .. } => {
                 let range = known[x.storage as usize].range();
@@ -225,7 +264,8 @@ impl Ranges {
                 write(*out, None)
             }
             Work::Random { dist: Dist::Int { low, high }, dtype, out, .. } => {
-                write(*out, fitted(Some((*low, high.saturating_sub(1).max(*low))), *dtype));
+                let range = Range::new(*low, high.saturating_sub(1).max(*low));
+                write(*out, fitted(Some(range), *dtype));
             }
             Work::Random { out, .. } => write(*out, None),
             Work::Matmul(mm) => write(mm.out, None),
@@ -244,7 +284,8 @@ fn registers(kernel: &Kernel, slots: &[Slot], known: &[Known]) -> Vec<Option<Ran
     let mut regs: Vec<Option<Range>> =
         kernel.loads.iter().map(|load| loaded(load, &kernel.shape, slots, known)).collect();
     for code in &kernel.code {
-        let range = if code.dtype.is_float() { None } else { fitted(computed(code, &regs), code.dtype) };
+        let range =
+            if code.dtype.is_float() { None } else { fitted(computed(kernel, code, &regs), code.dtype) };
         regs.push(range);
     }
     regs
@@ -258,16 +299,16 @@ fn loaded(load: &Load, shape: &Shape, slots: &[Slot], known: &[Known]) -> Option
         Source::Mem { storage, .. } => known[*storage as usize].range(),
         Source::Num(x) => {
             let x = x.get(slots).to_dtype(load.dtype).as_i64();
-            Some((x, x))
+            Some(Range::new(x, x))
         }
         Source::Iota { start, step, map } => {
             let (start, step) = (start.get(slots), step.get(slots));
             match start.kind() == gt_ir::Kind::Float || step.kind() == gt_ir::Kind::Float {
                 true => None,
-                false => positions(map, shape, slots).and_then(|(low, high)| {
+                false => positions(map, shape, slots).and_then(|Range { low, high, .. }| {
                     let value = |at: i64| at.checked_mul(step.as_i64())?.checked_add(start.as_i64());
                     let (a, b) = (value(low)?, value(high)?);
-                    Some((a.min(b), a.max(b)))
+                    Some(Range::new(a.min(b), a.max(b)))
                 }),
             }
         }
@@ -282,17 +323,23 @@ fn positions(map: &Map, shape: &Shape, slots: &[Slot]) -> Option<Range> {
         let far = (*stride as i64).checked_mul((*n as i64 - 1).max(0))?;
         (low, high) = (low.checked_add(far.min(0))?, high.checked_add(far.max(0))?);
     }
-    Some((low, high))
+    Some(Range::new(low, high))
 }
 
-fn computed(code: &Code, regs: &[Option<Range>]) -> Option<Range> {
+fn computed(kernel: &Kernel, code: &Code, regs: &[Option<Range>]) -> Option<Range> {
     let arg = |i: usize| code.args.get(i).and_then(|&r| regs[r as usize]);
     match code.calc {
         Calc::Cast => match code.dtype {
-            DType::Bool => Some((0, 1)),
+            DType::Bool => Some(Range::new(0, 1)),
             _ => arg(0),
         },
-        Calc::Where => Some(hull(arg(1)?, arg(2)?)),
+        Calc::Where => {
+            let of = |i: usize, op: Binary| {
+                let marked = unlike(kernel, code.args[0], code.args[i], op, regs);
+                arg(i).map(|range| marked.map_or(range, |x| range.without(x)))
+            };
+            Some(hull(of(1, Binary::Ne)?, of(2, Binary::Eq)?))
+        }
         Calc::Fold(ReduceKind::Max | ReduceKind::Min) => arg(0),
         Calc::Fold(ReduceKind::Sum | ReduceKind::Prod) => None,
         Calc::Unary(op) => unary(op, arg(0)?),
@@ -300,57 +347,73 @@ fn computed(code: &Code, regs: &[Option<Range>]) -> Option<Range> {
     }
 }
 
-fn unary(op: Unary, (low, high): Range) -> Option<Range> {
-    match op {
-        Unary::Neg => Some((high.checked_neg()?, low.checked_neg()?)),
+/// The number that `x` is not where `op`, `Ne` or `Eq`, of it and that number decided so.
+fn unlike(kernel: &Kernel, cond: u16, x: u16, op: Binary, regs: &[Option<Range>]) -> Option<i64> {
+    let code = kernel.code.get((cond as usize).checked_sub(kernel.loads.len())?)?;
+    let [a, b] = code.args[..] else { return None };
+    let other = match (code.calc == Calc::Binary(op), a == x, b == x) {
+        (true, true, false) => b,
+        (true, false, true) => a,
+        _ => return None,
+    };
+    regs[other as usize].filter(|r| r.low == r.high).map(|r| r.low)
+}
+
+fn unary(op: Unary, range: Range) -> Option<Range> {
+    let Range { low, high, .. } = range;
+    let (low, high) = match op {
+        Unary::Neg => (high.checked_neg()?, low.checked_neg()?),
         Unary::Abs => {
             let (a, b) = (low.checked_abs()?, high.checked_abs()?);
-            Some((if low <= 0 && high >= 0 { 0 } else { a.min(b) }, a.max(b)))
+            (if low <= 0 && high >= 0 { 0 } else { a.min(b) }, a.max(b))
         }
-        Unary::Sign => Some((low.signum(), high.signum())),
-        Unary::Relu => Some((low.max(0), high.max(0))),
-        Unary::Floor | Unary::Ceil | Unary::Round | Unary::Trunc => Some((low, high)),
-        _ => None,
-    }
+        Unary::Sign => (low.signum(), high.signum()),
+        Unary::Relu => (low.max(0), high.max(0)),
+        Unary::Floor | Unary::Ceil | Unary::Round | Unary::Trunc => return Some(range),
+        _ => return None,
+    };
+    Some(Range::new(low, high))
 }
 
 fn binary(op: Binary, a: Option<Range>, b: Option<Range>, dtype: DType) -> Option<Range> {
-    match op {
-        Binary::Eq | Binary::Ne | Binary::Lt | Binary::Le | Binary::Gt | Binary::Ge => Some((0, 1)),
+    let unsigned = |r: &Range| r.low >= 0;
+    let hull_of = |corners: [i64; 4]| {
+        let (low, high) = (corners.iter().min()?, corners.iter().max()?);
+        Some((*low, *high))
+    };
+    let (low, high) = match op {
+        Binary::Eq | Binary::Ne | Binary::Lt | Binary::Le | Binary::Gt | Binary::Ge => (0, 1),
         // For truth values these are logic.
-        _ if dtype == DType::Bool => Some((0, 1)),
+        _ if dtype == DType::Bool => (0, 1),
         // The remainder has the sign of the divisor.
-        Binary::Rem => b.filter(|b| b.0 > 0).map(|b| (0, b.1 - 1)),
-        Binary::Max => match (a, b) {
-            (Some(a), Some(b)) => Some((a.0.max(b.0), a.1.max(b.1))),
-            _ => None,
-        },
-        Binary::Min => match (a, b) {
-            (Some(a), Some(b)) => Some((a.0.min(b.0), a.1.min(b.1))),
-            _ => None,
-        },
-        Binary::Add => a.zip(b).and_then(|(a, b)| Some((a.0.checked_add(b.0)?, a.1.checked_add(b.1)?))),
-        Binary::Sub => a.zip(b).and_then(|(a, b)| Some((a.0.checked_sub(b.1)?, a.1.checked_sub(b.0)?))),
-        Binary::Mul => a.zip(b).and_then(|(a, b)| {
-            let corners =
-                [a.0.checked_mul(b.0)?, a.0.checked_mul(b.1)?, a.1.checked_mul(b.0)?, a.1.checked_mul(b.1)?];
-            Some((*corners.iter().min()?, *corners.iter().max()?))
-        }),
-        Binary::FloorDiv => a.zip(b).filter(|(_, b)| b.0 > 0).map(|(a, b)| {
-            let corners =
-                [a.0.div_euclid(b.0), a.0.div_euclid(b.1), a.1.div_euclid(b.0), a.1.div_euclid(b.1)];
-            (*corners.iter().min().unwrap_or(&0), *corners.iter().max().unwrap_or(&0))
-        }),
+        Binary::Rem => b.filter(|b| b.low > 0).map(|b| (0, b.high - 1))?,
         // A number without a sign takes the other's sign off, and all bits beyond its own.
-        Binary::And => match (a.filter(|a| a.0 >= 0), b.filter(|b| b.0 >= 0)) {
-            (Some(a), Some(b)) => Some((0, a.1.min(b.1))),
-            (a, b) => a.or(b).map(|r| (0, r.1)),
+        Binary::And => match (a.filter(unsigned), b.filter(unsigned)) {
+            (Some(a), Some(b)) => (0, a.high.min(b.high)),
+            (a, b) => (0, a.or(b)?.high),
         },
-        Binary::Or | Binary::Xor => {
-            a.zip(b).filter(|(a, b)| a.0 >= 0 && b.0 >= 0).map(|(a, b)| (0, ones(a.1 | b.1)))
+        Binary::Or | Binary::Xor => (0, ones(a.filter(unsigned)?.high | b.filter(unsigned)?.high)),
+        Binary::Max => (a?.low.max(b?.low), a?.high.max(b?.high)),
+        Binary::Min => (a?.low.min(b?.low), a?.high.min(b?.high)),
+        Binary::Add => (a?.low.checked_add(b?.low)?, a?.high.checked_add(b?.high)?),
+        Binary::Sub => (a?.low.checked_sub(b?.high)?, a?.high.checked_sub(b?.low)?),
+        Binary::Mul => {
+            let (a, b) = (a?, b?);
+            let corners = [(a.low, b.low), (a.low, b.high), (a.high, b.low), (a.high, b.high)];
+            let mut out = [0; 4];
+            for (out, (x, y)) in out.iter_mut().zip(corners) {
+                *out = x.checked_mul(y)?;
+            }
+            hull_of(out)?
         }
-        Binary::Div | Binary::Pow | Binary::Atan2 => None,
-    }
+        Binary::FloorDiv => {
+            let (a, b) = (a?, b.filter(|b| b.low > 0)?);
+            let corners = [(a.low, b.low), (a.low, b.high), (a.high, b.low), (a.high, b.high)];
+            hull_of(corners.map(|(x, y)| x.div_euclid(y)))?
+        }
+        Binary::Div | Binary::Pow | Binary::Atan2 => return None,
+    };
+    Some(Range::new(low, high))
 }
 
 /// The greatest number that has no more bits than this one, which has no sign.
@@ -369,16 +432,17 @@ pub enum Verdict {
 
 /// What bounds say of a step that checks something.
 pub fn judge(work: &Work, slots: &[Slot], ranges: &[Option<Range>]) -> Verdict {
-    let known = |t: &Tensor| {
-        if t.shape.numel() == 0 { Some((i64::MAX, i64::MAX)) } else { ranges[t.storage as usize] }
+    let known = |t: &Tensor| match t.shape.numel() {
+        0 => Some(Range::new(i64::MAX, i64::MAX)),
+        _ => ranges[t.storage as usize],
     };
     let right = match work {
         Work::CheckIndex { index, size, wrap } => {
             let low = if *wrap { -(*size as i64) } else { 0 };
-            index.shape.numel() == 0 || known(index).is_some_and(|(a, b)| a >= low && b < *size as i64)
+            index.shape.numel() == 0 || known(index).is_some_and(|r| r.low >= low && r.high < *size as i64)
         }
         Work::CheckNonzero { divisor: Operand::Tensor(t), .. } => {
-            t.shape.numel() == 0 || known(t).is_some_and(|(a, b)| a > 0 || b < 0)
+            t.shape.numel() == 0 || known(t).is_some_and(|r| r.low > 0 || r.high < 0)
         }
         Work::CheckNonzero { divisor: Operand::Num(x), dtype } => x.get(slots).to_dtype(*dtype).as_i64() != 0,
         _ => true,
@@ -393,11 +457,11 @@ mod tests {
     use gt_ir::text;
 
     /// The verdicts on the checks of a program, given bounds of its inputs.
-    fn verdicts(program: &str, inputs: &[Option<Range>]) -> Vec<Verdict> {
+    fn verdicts(program: &str, inputs: &[Option<(i64, i64)>]) -> Vec<Verdict> {
         let structure = text::parse_structure(program).unwrap();
         let plan = compile(&structure, &structure.check().unwrap(), CompileOptions::default()).unwrap();
-        let ranges = Ranges::new(&plan, structure.inputs.iter().map(|i| i.ty.dtype).collect());
-        let known = ranges.follow(&plan, &[], |i| inputs[i]);
+        let ranges = Ranges::new(&plan, &structure);
+        let known = ranges.follow(&plan, &[], |i| inputs[i].map(|(low, high)| Range::new(low, high)));
         let checks = plan.steps.iter().filter(|s| s.can_fail());
         checks.map(|s| judge(&s.work, &[], &known)).collect()
     }
@@ -455,7 +519,8 @@ mod tests {
             [((0, 5), (3, 9)), ((2, 2), (0, 0)), ((-3, 6), (1, 7)), ((-8, 3), (-1, 0)), ((0, 1), (6, 8))]
         {
             for op in [Binary::And, Binary::Or, Binary::Xor] {
-                let Some((low, high)) = binary(op, Some(a), Some(b), DType::I64) else { continue };
+                let [x, y] = [a, b].map(|(low, high)| Some(Range::new(low, high)));
+                let Some(Range { low, high, .. }) = binary(op, x, y, DType::I64) else { continue };
                 for x in a.0..=a.1 {
                     for y in b.0..=b.1 {
                         let z = match op {
@@ -473,12 +538,48 @@ mod tests {
         assert_eq!(ones(i64::MAX), i64::MAX);
     }
 
+    /// As losses have it: what is marked as ignored is no index, so the others' bounds count.
+    #[test]
+    fn what_is_ignored_bounds_nothing() {
+        let loss = "
+            in TENSOR[0] f32[6, 10]
+            in TENSOR[1] i32[6]
+            TENSOR[2], TENSOR[3] := CROSSENTROPY TENSOR[0] TENSOR[1] -100
+            out TENSOR[2]";
+        let structure = text::parse_structure(loss).unwrap();
+        let plan = compile(&structure, &structure.check().unwrap(), CompileOptions::default()).unwrap();
+        let ranges = Ranges::new(&plan, &structure);
+        let verdict = |targets: &[i32]| {
+            let bytes: Vec<u8> = targets.iter().flat_map(|v| v.to_ne_bytes()).collect();
+            let given = of_bytes(DType::I32, &bytes);
+            let known = ranges.follow(&plan, &[], |i| given.filter(|_| i == 1));
+            let checks: Vec<&Work> = plan.steps.iter().filter(|s| s.can_fail()).map(|s| &s.work).collect();
+            assert!(!checks.is_empty());
+            checks.into_iter().all(|work| judge(work, &[], &known) == Verdict::Right)
+        };
+        assert!(verdict(&[0, 9, 3, 3, 2, 1]));
+        assert!(verdict(&[-100, 9, 3, -100, 2, 0]));
+        assert!(!verdict(&[-100, 10, 3, -100, 2, 0]));
+        assert!(!verdict(&[-100, 9, 3, -1, 2, 0]));
+        assert!(!verdict(&[-101, 9, 3, -100, 2, 0]));
+    }
+
+    #[test]
+    fn data_that_only_later_programs_read_is_bounded() {
+        let program = "slot $0\nTENSOR[0] := DATA{shape=[3],dtype=i64} $0\nout TENSOR[0]";
+        let structure = text::parse_structure(program).unwrap();
+        let plan = compile(&structure, &structure.check().unwrap(), CompileOptions::default()).unwrap();
+        let bytes: Vec<u8> = [5i64, 0, 8].iter().flat_map(|v| v.to_ne_bytes()).collect();
+        let known = Ranges::new(&plan, &structure).follow(&plan, &[Slot::Data(bytes.into())], |_| None);
+        assert_eq!(known[plan.outs[0] as usize], Some(Range::new(0, 8)));
+    }
+
     #[test]
     fn values_are_looked_at_once() {
         let bytes: Vec<u8> = [5i64, -3, 8].iter().flat_map(|v| v.to_ne_bytes()).collect();
-        assert_eq!(of_bytes(DType::I64, &bytes), Some((-3, 8)));
+        assert_eq!(of_bytes(DType::I64, &bytes), Some(Range { low: -3, high: 8, next: 5 }));
         assert_eq!(of_bytes(DType::I64, &[]), None);
         assert_eq!(of_bytes(DType::F32, &bytes), None);
-        assert_eq!(fitted(Some((0, 300)), DType::U8), Some((0, 255)));
+        assert_eq!(fitted(Some(Range::new(0, 300)), DType::U8), Some(Range::new(0, 255)));
     }
 }
