@@ -228,3 +228,20 @@ def test_what_random_functions_refuse():
             bad()
     assert gt.randint_like(x, 255, 256, dtype=gt.uint8).tolist() == [255, 255]
     assert x.tolist() == [0, 0] and x.exponential_(2.0, generator=gt.Generator()).min() > 0
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    "case",
+    [
+        lambda T: T.ones(2, 2, dtype=T.bool) @ T.ones(2, 2, dtype=T.bool),
+        lambda T: T.rand(2, dtype=T.int64),
+        lambda T: T.randn_like(T.ones(2, dtype=T.int32)),
+        lambda T: T.nn.functional.scaled_dot_product_attention(*[T.ones(1, 1, 2, 2)] * 3, dropout_p=1.5),
+    ],
+    ids=["matmul of bool", "rand of int64", "randn_like of int32", "dropout_p of 1.5"],
+)
+def test_what_is_not_computed_is_a_runtime_error(case):
+    for library in (gt, torch):
+        with pytest.raises(RuntimeError):
+            case(library)

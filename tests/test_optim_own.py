@@ -172,3 +172,39 @@ def test_optimizers_print_as_torch_prints(kind):
 def test_unknown_settings_name_their_optimizer(library):
     with pytest.raises(TypeError, match=r"AdamW.__init__\(\) got an unexpected keyword argument 'foo'"):
         library.optim.AdamW([parameter(library)], foo=1)
+
+
+@each_library
+def test_rates_as_tensors_have_one_element(library):
+    p = parameter(library)
+    for optimizer in (library.optim.SGD, library.optim.Adam, library.optim.AdamW):
+        with pytest.raises(ValueError, match="must be 1-element"):
+            optimizer([p], lr=library.ones(2))
+    with pytest.raises(ValueError, match="foreach=True"):
+        library.optim.AdamW([p], lr=library.ones(()), foreach=True)
+
+
+@each_library
+def test_groups_are_printed_apart(library):
+    optimizer = library.optim.SGD([{"params": [parameter(library)]}, {"params": [parameter(library)], "lr": 0.5}])
+    assert "\n    weight_decay: 0\n\nParameter Group 1\n" in repr(optimizer)
+
+
+@each_library
+def test_schedulers_refuse_what_they_cannot_do(library):
+    schedulers, optimizer = library.optim.lr_scheduler, library.optim.SGD([parameter(library)], lr=0.1)
+    for make in (
+        lambda: schedulers.CosineAnnealingLR(3, 5),
+        lambda: schedulers.OneCycleLR(3, 0.5, 10),
+        lambda: schedulers.CyclicLR(3, 0.1, 0.5),
+        lambda: schedulers.ReduceLROnPlateau(3),
+    ):
+        with pytest.raises(TypeError, match="int is not an Optimizer"):
+            make()
+    with pytest.raises(ValueError, match="between 0 and 1 pct_start"):
+        schedulers.OneCycleLR(optimizer, 0.5, 10, pct_start=2.0)
+    for steps in (0, -3, 2.5):
+        with pytest.raises(ValueError, match="positive integer total_steps"):
+            schedulers.OneCycleLR(optimizer, 0.5, steps)
+    with pytest.raises(ValueError, match="expected 1 min_lrs, got 2"):
+        schedulers.ReduceLROnPlateau(optimizer, min_lr=[1, 2])

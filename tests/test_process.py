@@ -323,3 +323,20 @@ def test_debug_tools(tmp_path, capsys):
     assert stats["programs"] > 0 and stats["workers"][0]["instructions"] > 0
     gt.debug.print_worker_stats()
     assert "programs" in capsys.readouterr().out
+
+
+@pytest.mark.local_only
+@pytest.mark.parametrize("variable", ["GT_DEBUG_COMPILE", "GT_DEBUG_WORKER", "GT_DEBUG_DISPATCHER", "GT_VERBOSE"])
+def test_goes_on_when_nobody_reads_what_it_says(tmp_path, variable):
+    """As with `python train.py 2>&1 | head`, once `head` has seen enough."""
+    path = tmp_path / "script.py"
+    path.write_text("import gt\nx = gt.arange(5.0)\nfor _ in range(9):\n    x = x + 1\nprint(x.sum().item())\n")
+    env = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(gt.__file__)), variable: "1"}
+    env.pop("GT_SERVER", None)
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer) as broken:
+        done = subprocess.run(
+            [sys.executable, str(path)], stdout=subprocess.PIPE, stderr=broken, text=True, env=env, timeout=60
+        )
+    assert done.stdout == "55.0\n" and done.returncode == 0

@@ -71,3 +71,26 @@ def test_unexpected_keys_are_listed_once(library):
     net = library.nn.Sequential(library.nn.Linear(1, 1))
     state = {**net.state_dict(), "0.": library.ones(1), "0": library.ones(1), "0.weight.x": library.ones(1)}
     assert net.load_state_dict(state, strict=False).unexpected_keys == ["0", "0.", "0.weight.x"]
+
+
+@each_library
+def test_hooks_under_their_older_names(library):
+    module = library.nn.Linear(2, 2)
+    module._register_state_dict_hook(lambda m, state, prefix, about: {"all": list(state)})
+    assert module.state_dict() == {"all": ["weight", "bias"]}
+    old, seen = library.nn.Linear(2, 2), []
+
+    def rename(state, prefix, *about):
+        seen.append(len(about))
+        state[prefix + "weight"] = state.pop(prefix + "kernel")
+
+    old._register_load_state_dict_pre_hook(rename)
+    old._register_load_state_dict_pre_hook(lambda m, state, *about: seen.append(m is old), with_module=True)
+    old.load_state_dict({"kernel": library.ones(2, 2), "bias": library.zeros(2)})
+    assert old.weight.sum().item() == 4 and seen == [5, True]
+
+
+@each_library
+def test_a_module_takes_no_type_of_whole_numbers_from_a_tensor(library):
+    with pytest.raises(TypeError, match="only accepts floating point"):
+        library.nn.Linear(2, 2).to(library.zeros(1, dtype=library.int64))

@@ -15,8 +15,12 @@ PARTS = [
     ("gt.Tensor", "Methods of tensors", "t"),
     ("gt.nn", "gt.nn", "gt.nn"),
     ("gt.nn.functional", "gt.nn.functional", "F"),
+    ("gt.nn.utils.parametrize", "gt.nn.utils.parametrize", "gt.nn.utils.parametrize"),
+    ("gt.nn.utils.parametrizations", "gt.nn.utils.parametrizations", "gt.nn.utils.parametrizations"),
+    ("gt.nn.utils.rnn", "gt.nn.utils.rnn", "gt.nn.utils.rnn"),
     ("gt.optim", "gt.optim", "gt.optim"),
     ("gt.optim.lr_scheduler", "gt.optim.lr_scheduler", "gt.optim.lr_scheduler"),
+    ("gt.optim.swa_utils", "gt.optim.swa_utils", "gt.optim.swa_utils"),
     ("gt.linalg", "gt.linalg", "gt.linalg"),
     ("gt.amp", "gt.amp", "gt.amp"),
     ("gt.autograd", "gt.autograd", "gt.autograd"),
@@ -84,7 +88,8 @@ def page():
     ]
     for path, title, prefix in PARTS:
         rows = list(names(path))
-        lines += ["", f"## {title}", "", f"{len(rows)} names.", "", "| name | what it does |", "|---|---|"]
+        count = f"{len(rows)} name{'s' if len(rows) > 1 else ''}."
+        lines += ["", f"## {title}", "", count, "", "| name | what it does |", "|---|---|"]
         for name, thing in rows:
             call = f"{prefix}.{name}{signature(thing, path == 'gt.Tensor')}".replace("|", "\\|")
             lines.append(f"| `{call}` | {'as in PyTorch' if inherited(thing) else sentence(thing)} |")

@@ -72,7 +72,7 @@ pub fn main(args: Vec<String>) -> i32 {
     match result {
         Ok(status) => status,
         Err(error) => {
-            eprintln!("gt: {error}");
+            gt_ir::say!("gt: {error}");
             1
         }
     }

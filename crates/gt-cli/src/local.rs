@@ -72,8 +72,8 @@ impl Local {
         // Said before the worker tells the dispatcher how much it has.
         backend.share_memory(n);
         if gt_ir::env::on("GT_VERBOSE") || gt_ir::env::on("GT_DEBUG_WORKER") {
-            eprintln!("gt: worker {number} is {} on {}", backend.name(), backend.device());
-            why.iter().for_each(|why| eprintln!("gt: no GPU is used: {why}"));
+            gt_ir::say!("gt: worker {number} is {} on {}", backend.name(), backend.device());
+            why.iter().for_each(|why| gt_ir::say!("gt: no GPU is used: {why}"));
         }
         let config = WorkerConfig {
             name: format!("local-{number}"),

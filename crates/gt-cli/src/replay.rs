@@ -122,7 +122,7 @@ fn on_reference(program: &Program, inputs: &[HostTensor]) -> Result<Vec<HostTens
     std::thread::scope(|scope| {
         scope.spawn(move || {
             if waits.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-                eprintln!(
+                gt_ir::say!(
                     "gt replay: the reference computes one number after the other, minutes for a training step; \
                      --profile RUNS only times the backend"
                 );

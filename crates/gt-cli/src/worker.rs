@@ -97,7 +97,7 @@ pub fn run(args: Args) -> Result<i32> {
     let device = config.backend.clone();
     let done = remote::run(&addr, token, config, &plane, &stop, &|what| println!("gt worker {name}: {what}"));
     if let (Err(error), Some(_)) = (&done, device.broken()) {
-        eprintln!("gt worker {name}: {error}: starting over");
+        gt_ir::say!("gt worker {name}: {error}: starting over");
         return Err(start_over());
     }
     done.map(|()| 0)

@@ -101,7 +101,7 @@ impl Session {
         };
         let file = log.clone();
         let on_msg: OnMsg = Box::new(move |msg| match msg {
-            SessionMsg::Log { line, debug: true } => eprintln!("{line}"),
+            SessionMsg::Log { line, debug: true } => gt_ir::say!("{line}"),
             SessionMsg::Log { line, debug: false } => {
                 use std::io::Write;
                 if let Some(file) = &file {

@@ -64,7 +64,7 @@ impl LocalHub {
     /// A dispatcher without workers.
     pub fn new() -> LocalHub {
         let debug = gt_ir::env::on("GT_DEBUG_DISPATCHER");
-        let say: ToLog = Box::new(|line| eprintln!("gt dispatcher: {line}"));
+        let say: ToLog = Box::new(|line| gt_ir::say!("gt dispatcher: {line}"));
         static HUBS: AtomicU64 = AtomicU64::new(1);
         let cluster = HUBS.fetch_add(1, Ordering::Relaxed);
         let config = Config { address: "this process".into(), log: debug, cluster, ..Config::default() };

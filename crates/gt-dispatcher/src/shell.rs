@@ -65,7 +65,7 @@ impl Server {
         let options = ServerOptions { token: config.token, ..ServerOptions::default() };
         let thread = std::thread::Builder::new().name("gt-dispatcher".into()).spawn(move || {
             if let Err(error) = server::serve(listeners, options, shell, shutdown) {
-                eprintln!("gt server: {error}");
+                gt_ir::say!("gt server: {error}");
             }
         });
         let thread = Some(thread.map_err(|e| failed(&e))?);
@@ -185,7 +185,7 @@ impl Shell {
                 }
                 Action::Log(line) => {
                     if self.debug {
-                        eprintln!("gt dispatcher: {line}");
+                        gt_ir::say!("gt dispatcher: {line}");
                     }
                     if let Some(file) = &mut self.log {
                         // A full disk costs the log, not the server.

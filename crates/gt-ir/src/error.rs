@@ -68,3 +68,13 @@ impl Error {
 macro_rules! bail {
     ($kind:ident, $($arg:tt)*) => { return Err($crate::Error::$kind(format!($($arg)*))) };
 }
+
+/// A line on stderr. Where nobody reads it any more (`2>&1 | head`), `eprintln!` would panic, and the thread that says
+/// something would be gone with all who wait for it.
+#[macro_export]
+macro_rules! say {
+    ($($arg:tt)*) => {{
+        use std::io::Write as _;
+        let _ = std::io::stderr().write_all(format!("{}\n", format_args!($($arg)*)).as_bytes());
+    }};
+}

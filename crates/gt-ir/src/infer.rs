@@ -117,7 +117,7 @@ fn infer_any(op: &Op, args: &[ArgTy]) -> Result<Ty> {
             num(1)?;
             match dist {
                 Dist::Uniform | Dist::Normal if !dtype.is_float() => {
-                    bail!(Type, "{name}: expected a floating-point dtype, got {dtype}")
+                    bail!(Runtime, "{name}: expected a floating-point dtype, got {dtype}")
                 }
                 Dist::Int { low, high } if low >= high => {
                     bail!(Value, "{name}: expected low < high, got low={low} and high={high}")
@@ -501,7 +501,7 @@ fn matmul(name: &str, ta: bool, tb: bool, args: &[ArgTy]) -> Result<Ty> {
         bail!(Runtime, "{name}: mat1 and mat2 shapes cannot be multiplied ({m}x{k} and {k2}x{n})");
     }
     if a.dtype == DType::Bool {
-        bail!(Type, "{name}: expected an integer or floating-point tensor, got bool");
+        bail!(Runtime, "{name}: expected an integer or floating-point tensor, got bool");
     }
     let batch_a: Shape = a.shape[..ra - 2].into();
     let batch_b: Shape = b.shape[..rb - 2].into();

@@ -45,7 +45,7 @@ pub fn start_default() -> Result<Arc<Session>> {
         _ => {
             let local = local()?;
             if gt_ir::env::on("GT_VERBOSE") {
-                eprintln!("gt: dispatcher and {} worker(s) run inside this process", local.workers());
+                gt_ir::say!("gt: dispatcher and {} worker(s) run inside this process", local.workers());
             }
             local.connect(Settings::from_env()?)
         }
@@ -88,7 +88,7 @@ pub fn connect(addr: &str, token: Option<String>) -> Result<Arc<Session>> {
     };
     let session = gt_client::remote::connect(addr, token, Settings::from_env()?)?;
     if gt_ir::env::on("GT_VERBOSE") {
-        eprintln!("gt: connected to {}, {} worker(s)", session.peer(), session.welcome.workers);
+        gt_ir::say!("gt: connected to {}, {} worker(s)", session.peer(), session.welcome.workers);
     }
     Ok(session)
 }

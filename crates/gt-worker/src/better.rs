@@ -68,7 +68,7 @@ impl Planner {
                 Ok(thread) => (self.asked, self.thread) = (Some(send), Some(thread)),
                 // What exists goes on running.
                 Err(error) => {
-                    eprintln!("gt worker: no thread for better plans: {error}");
+                    gt_ir::say!("gt worker: no thread for better plans: {error}");
                     return false;
                 }
             }

@@ -300,7 +300,10 @@ impl Core {
                     place.insert(finisher);
                 }
                 Err(error) => {
-                    eprintln!("gt worker: no thread for the answers of session {}: {error}", close.session.0);
+                    gt_ir::say!(
+                        "gt worker: no thread for the answers of session {}: {error}",
+                        close.session.0
+                    );
                 }
             }
         }

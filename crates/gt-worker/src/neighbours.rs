@@ -111,7 +111,7 @@ impl Lender {
                 *failed += 1;
                 if *failed == TRIES {
                     let name = &core.config.name;
-                    eprintln!(
+                    gt_ir::say!(
                         "gt worker {name}: tensors for a worker of this host go by way of its memory: {error}"
                     );
                 }

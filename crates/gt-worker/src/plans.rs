@@ -518,7 +518,7 @@ pub fn compile(backend: &dyn Backend, structure: &Arc<Structure>, effort: Effort
 /// Says what was compiled (`GT_DEBUG_COMPILE=1`).
 fn say(text: impl FnOnce() -> String) {
     if gt_ir::env::on("GT_DEBUG_COMPILE") {
-        eprintln!("gt compile: {}", text());
+        gt_ir::say!("gt compile: {}", text());
     }
 }
 

@@ -104,6 +104,15 @@ class Hooked:
         """Calls `hook(module, state_dict, prefix, ...)` before values are loaded; it may change the dictionary."""
         return self._load_state_dict_pre_hooks.add(hook)
 
+    def _register_state_dict_hook(self, hook):
+        """The older name of `register_state_dict_post_hook`, whose hooks may return another dictionary."""
+        return self._state_dict_hooks.add(hook, replaces=True)
+
+    def _register_load_state_dict_pre_hook(self, hook, with_module=False):
+        """The older name of `register_load_state_dict_pre_hook`: `hook(state_dict, prefix, ...)`, without the module
+        unless asked for."""
+        return self._load_state_dict_pre_hooks.add(hook if with_module else lambda module, *about: hook(*about))
+
     def register_load_state_dict_post_hook(self, hook):
         """Calls `hook(module, incompatible_keys)` after values are loaded; it may change the lists of keys."""
         return self._load_state_dict_post_hooks.add(hook)

@@ -120,7 +120,7 @@ def calculate_gain(nonlinearity, param=None):
     return 1.0
 
 
-def _fans(tensor):
+def _calculate_fan_in_and_fan_out(tensor):
     if tensor.dim() < 2:
         raise ValueError("fan in and fan out can not be computed for a tensor with fewer than 2 dimensions")
     receptive = math.prod(tensor.shape[2:])
@@ -128,7 +128,7 @@ def _fans(tensor):
 
 
 def _kaiming_std(tensor, a, mode, nonlinearity):
-    fan = _fans(tensor)[mode == "fan_out"]
+    fan = _calculate_fan_in_and_fan_out(tensor)[mode == "fan_out"]
     return calculate_gain(nonlinearity, a) / math.sqrt(fan)
 
 
@@ -142,9 +142,9 @@ def kaiming_normal_(tensor, a=0.0, mode="fan_in", nonlinearity="leaky_relu", gen
 
 
 def xavier_uniform_(tensor, gain=1.0, generator=None):
-    bound = gain * math.sqrt(6.0 / sum(_fans(tensor)))
+    bound = gain * math.sqrt(6.0 / sum(_calculate_fan_in_and_fan_out(tensor)))
     return uniform_(tensor, -bound, bound, generator)
 
 
 def xavier_normal_(tensor, gain=1.0, generator=None):
-    return normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(_fans(tensor))), generator)
+    return normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(_calculate_fan_in_and_fan_out(tensor))), generator)

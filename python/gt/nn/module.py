@@ -275,7 +275,8 @@ class Module(State, hooks.Hooked):
     def to(self, *args, **kwargs):
         """Another dtype (of floating-point parameters and buffers) or device."""
         for wanted in (*args, kwargs.get("dtype")):
-            if hasattr(wanted, "is_floating_point") and not isinstance(wanted, Tensor) and not wanted.is_floating_point:
+            wanted = wanted.dtype if isinstance(wanted, Tensor) else wanted
+            if hasattr(wanted, "is_floating_point") and not wanted.is_floating_point:
                 raise TypeError(f"Module.to only accepts floating point dtypes, but got desired dtype={wanted}")
 
         def convert(t):

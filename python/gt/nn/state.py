@@ -65,9 +65,12 @@ class State:
         for name, module in self._modules.items():
             if module is not None:
                 module.state_dict(destination=out, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
-        for hook in self._state_dict_hooks:
-            if hook(self, out, prefix, about) is not None:
-                raise RuntimeError("state_dict post-hook must return None")
+        for _, hook, marks in self._state_dict_hooks.marked():
+            changed = hook(self, out, prefix, about)
+            if changed is not None:
+                if not marks.get("replaces"):
+                    raise RuntimeError("state_dict post-hook must return None")
+                out = changed
         return out
 
     def _save_to_state_dict(self, destination, prefix, keep_vars):

@@ -1,6 +1,6 @@
 """Optimizers: one step is one call into the core, for all parameters."""
 
-from gt._gt import _adam_step, _sgd_step
+from gt._gt import Tensor, _adam_step, _sgd_step
 from gt.optim import lr_scheduler
 from gt.optim.optimizer import Optimizer
 from gt.optim.others import Adadelta, Adagrad, Adamax, NAdam, RAdam, RMSprop
@@ -17,7 +17,17 @@ __all__ = [
     "RAdam",
     "RMSprop",
     "lr_scheduler",
+    "swa_utils",
 ]
+
+
+def __getattr__(name):
+    # It needs modules, which need optimizers.
+    if name == "swa_utils":
+        from importlib import import_module
+
+        return import_module("gt.optim.swa_utils")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _not_both(foreach, fused):
@@ -28,6 +38,16 @@ def _not_both(foreach, fused):
 def _no_history(differentiable):
     if differentiable:
         raise ValueError("optimizer: differentiable=True is not supported; a step keeps no gradient history")
+
+
+def _check_rate(lr, foreach, capturable=False):
+    """A rate may be a tensor of one element, except where PyTorch's steps over all parameters at once refuse it."""
+    if isinstance(lr, Tensor):
+        if foreach and not capturable:
+            raise ValueError("lr as a Tensor is not supported for capturable=False and foreach=True")
+        if lr.numel() != 1:
+            raise ValueError("Tensor lr must be 1-element")
+    _check("learning rate", lr)
 
 
 def _check(name, value):
@@ -56,7 +76,7 @@ class SGD(Optimizer):
     ):
         _no_history(differentiable)
         _not_both(foreach, fused)
-        _check("learning rate", lr)
+        _check_rate(lr, False)
         _check("momentum value", momentum)
         _check("weight_decay value", weight_decay)
         if nesterov and (momentum <= 0 or dampening != 0):
@@ -110,7 +130,7 @@ class Adam(Optimizer):
     ):
         _no_history(differentiable)
         _not_both(foreach, fused)
-        _check("learning rate", lr)
+        _check_rate(lr, foreach, capturable)
         _check("epsilon value", eps)
         _check("weight_decay value", weight_decay)
         for i, beta in enumerate(betas):

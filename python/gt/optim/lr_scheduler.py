@@ -5,6 +5,8 @@ import warnings
 from bisect import bisect_right
 from collections import Counter
 
+from gt.optim.optimizer import Optimizer
+
 __all__ = [
     "ChainedScheduler",
     "ConstantLR",
@@ -25,6 +27,12 @@ __all__ = [
 ]
 
 
+def _checked(optimizer):
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"{type(optimizer).__name__} is not an Optimizer")
+    return optimizer
+
+
 class LRScheduler:
     """The base: `get_lr()` gives the rate of each group after `last_epoch` steps."""
 
@@ -32,7 +40,7 @@ class LRScheduler:
     _get_lr_called_within_step = False
 
     def __init__(self, optimizer, last_epoch=-1):
-        self.optimizer = optimizer
+        self.optimizer = _checked(optimizer)
         for i, group in enumerate(optimizer.param_groups):
             if last_epoch == -1:
                 group.setdefault("initial_lr", group["lr"])
@@ -333,10 +341,15 @@ class OneCycleLR(LRScheduler):
         three_phase=False,
         last_epoch=-1,
     ):
+        _checked(optimizer)
         if total_steps is None:
             if epochs is None or steps_per_epoch is None:
                 raise ValueError("You must define either total_steps OR (epochs AND steps_per_epoch)")
             total_steps = epochs * steps_per_epoch
+        if not isinstance(total_steps, int) or total_steps <= 0:
+            raise ValueError(f"Expected positive integer total_steps, but got {total_steps}")
+        if not 0 <= pct_start <= 1:
+            raise ValueError(f"Expected float between 0 and 1 pct_start, but got {pct_start}")
         if anneal_strategy not in ("cos", "linear"):
             raise ValueError(f"anneal_strategy must be one of 'cos' or 'linear', instead got {anneal_strategy}")
         self.total_steps, self.anneal_strategy, self.cycle_momentum = total_steps, anneal_strategy, cycle_momentum
@@ -408,7 +421,7 @@ class CyclicLR(LRScheduler):
     ):
         if mode not in ("triangular", "triangular2", "exp_range") and scale_fn is None:
             raise ValueError("mode is invalid and scale_fn is None")
-        count = len(optimizer.param_groups)
+        count = len(_checked(optimizer).param_groups)
         self.max_lrs, low = _each(max_lr, count), _each(base_lr, count)
         if last_epoch == -1:
             for group, rate in zip(optimizer.param_groups, low):
@@ -561,8 +574,10 @@ class ReduceLROnPlateau(LRScheduler):
             raise ValueError(f"mode {mode} is unknown!")
         if threshold_mode not in ("rel", "abs"):
             raise ValueError(f"threshold mode {threshold_mode} is unknown!")
-        self.optimizer = optimizer
+        self.optimizer = _checked(optimizer)
         count = len(optimizer.param_groups)
+        if isinstance(min_lr, (list, tuple)) and len(min_lr) != count:
+            raise ValueError(f"expected {count} min_lrs, got {len(min_lr)}")
         self.min_lrs = list(min_lr) if isinstance(min_lr, (list, tuple)) else [min_lr] * count
         self.mode, self.factor, self.patience, self.cooldown, self.eps = mode, factor, patience, cooldown, eps
         self.threshold, self.threshold_mode = threshold, threshold_mode

@@ -210,6 +210,6 @@ class Optimizer:
     def __repr__(self):
         lines = [f"{type(self).__name__} ("]
         for i, group in enumerate(self.param_groups):
-            lines.append(f"Parameter Group {i}")
+            lines += [""] * (i > 0) + [f"Parameter Group {i}"]
             lines += [f"    {name}: {value}" for name, value in sorted(group.items()) if name != "params"]
         return "\n".join([*lines, ")"])

@@ -48,7 +48,7 @@ pub fn run(args: Args) -> Result<i32> {
         bail!(Value, "visualize: no events in {}: {hint}", args.logs[0].display());
     }
     if skipped > 0 {
-        eprintln!("gt: visualize: {skipped} lines are no events and were left out");
+        gt_ir::say!("gt: visualize: {skipped} lines are no events and were left out");
     }
     let line = Timeline::new(entries);
     write(&line, &args)?;

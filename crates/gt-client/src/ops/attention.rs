@@ -135,7 +135,7 @@ fn check(q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>, how: Attendi
         );
     }
     if !(0.0..=1.0).contains(&how.dropout) {
-        bail!(Value, "{OP}: dropout probability has to be between 0 and 1, but got {}", how.dropout);
+        bail!(Runtime, "{OP}: dropout probability has to be between 0 and 1, but got {}", how.dropout);
     }
     Ok(())
 }

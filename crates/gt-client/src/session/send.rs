@@ -122,7 +122,7 @@ impl Session {
             outbox.lived.freed(*id);
         }
         if self.settings.debug {
-            eprintln!(
+            gt_ir::say!(
                 "gt client: program {seq} key={key:016x} ops={} inputs={} outs={}",
                 program.structure.instrs.len(),
                 program.inputs.len(),
@@ -176,7 +176,7 @@ impl Session {
     pub(crate) fn send_prefix(&self, id: u64, program: Program) {
         if self.settings.debug {
             let (ops, kept) = (program.structure.instrs.len(), program.outs.len());
-            eprintln!("gt client: prefix {id} of the open program, ops={ops} kept={kept}");
+            gt_ir::say!("gt client: prefix {id} of the open program, ops={ops} kept={kept}");
         }
         let _order = self.outbox.lock();
         let _ = self.link.send(ClientMsg::Prefix(Prefix { id, program }));

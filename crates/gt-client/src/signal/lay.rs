@@ -213,11 +213,11 @@ pub fn poll() -> Result<()> {
         let copied =
             if copied > 0 { format!(", {:.1} MB of copies", copied as f64 / 1e6) } else { String::new() };
         let (megabytes, ms) = (bytes as f64 / 1e6, start.elapsed().as_secs_f64() * 1e3);
-        eprintln!(
+        gt_ir::say!(
             "gt: signals changed: {moved} tensors of {megabytes:.1} MB laid out anew{copied}, {ms:.0} ms"
         );
     } else if verbose {
-        eprintln!("gt: signals changed: no tensor had to move");
+        gt_ir::say!("gt: signals changed: no tensor had to move");
     }
     Ok(())
 }

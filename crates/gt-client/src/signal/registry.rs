@@ -182,7 +182,7 @@ pub(super) fn find_or_tell(name: &str) -> Result<Option<Signal>> {
         if found.is_none() && !state.signals.is_empty() && !known() && state.strange.insert(name.to_string())
         {
             let known: Vec<&str> = state.signals.iter().map(|s| s.name.as_str()).collect();
-            eprintln!(
+            gt_ir::say!(
                 "gt: warning: signal {name:?} is not in the configuration and does nothing; there is {}",
                 known.join(", ")
             );
@@ -228,7 +228,7 @@ pub(super) fn reload() -> Option<Before> {
 }
 
 fn tell_wrong(error: &Error) {
-    eprintln!("gt: warning: {error}\ngt: warning: the signals stay as they were until the file is right");
+    gt_ir::say!("gt: warning: {error}\ngt: warning: the signals stay as they were until the file is right");
 }
 
 /// Takes the file back that was read last: what it says does not fit what it is about.

@@ -243,7 +243,7 @@ impl Executor {
         let (id, seq) = (session.0, run.seq);
         work.push(format!("gt worker: session {id} program {seq} key={key:016x} ran in {busy:?}{how}"));
         if self.debug {
-            work.iter().for_each(|line| eprintln!("{line}"));
+            work.iter().for_each(|line| gt_ir::say!("{line}"));
         }
         let mut lines = if watch.plans { plans } else { Vec::new() };
         if watch.work {
@@ -271,7 +271,7 @@ impl Executor {
         let busy = done.as_ref().map_or(Duration::ZERO, |ran| ran.busy);
         if self.debug {
             let (ops, how) = (program.structure.instrs.len(), if done.is_some() { "ran" } else { "failed" });
-            eprintln!("gt worker: session {} prefix {id} of {ops} ops {how} in {busy:?}", session.0);
+            gt_ir::say!("gt worker: session {} prefix {id} of {ops} ops {how} in {busy:?}", session.0);
         }
         let begun = done.map(|ran| Begun::new(program, ran.types, ran.outs, ran.planning));
         let mut state = self.core.state.lock();

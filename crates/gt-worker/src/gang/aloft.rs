@@ -132,7 +132,7 @@ impl Core {
             match std::thread::Builder::new().name("gt-aloft".into()).spawn(move || core.watch_all()) {
                 Ok(thread) => gangs.thread = Some(thread),
                 // Whoever asks for its values looks, too.
-                Err(error) => eprintln!("gt worker: no thread to watch gangs: {error}"),
+                Err(error) => gt_ir::say!("gt worker: no thread to watch gangs: {error}"),
             }
         }
         drop(gangs);

@@ -131,7 +131,7 @@ impl Account {
         let mut told = told.lock();
         if peak > *told + *told / 16 {
             *told = peak;
-            eprintln!("gt worker: cuda: peak of {peak} bytes: {}", by_owner(shares));
+            gt_ir::say!("gt worker: cuda: peak of {peak} bytes: {}", by_owner(shares));
         }
     }
 

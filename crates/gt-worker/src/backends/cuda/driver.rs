@@ -48,7 +48,7 @@ fn failure(what: &str, error: DriverError) -> Error {
         let said = BROKEN.get().map_or("", String::as_str);
         match ON_BREAK.get() {
             Some(tell) => tell(said),
-            None => eprintln!("gt worker: {said}"),
+            None => gt_ir::say!("gt worker: {said}"),
         }
     }
     Error::Runtime(message)
@@ -148,7 +148,7 @@ impl Drop for Stream {
 pub fn log_drop(what: &str, error: DriverError) {
     // At exit the driver may go before the last handle.
     if broken().is_none() && error.0 != sys::CUresult::CUDA_ERROR_DEINITIALIZED {
-        eprintln!("gt worker: cuda: {what}: {error}");
+        gt_ir::say!("gt worker: cuda: {what}: {error}");
     }
 }
 

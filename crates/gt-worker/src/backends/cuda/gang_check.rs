@@ -24,7 +24,7 @@ fn wrong(error: Error) -> PlanError {
 fn tell(text: impl FnOnce() -> String) {
     static SAID: AtomicU32 = AtomicU32::new(0);
     if SAID.fetch_add(1, Ordering::Relaxed) < MOST {
-        eprintln!("gt worker: {}", text());
+        gt_ir::say!("gt worker: {}", text());
     }
 }
 

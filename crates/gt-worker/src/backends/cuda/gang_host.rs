@@ -69,7 +69,7 @@ pub fn compare(
         let (ty, each) = (&c.xs[k], c.xs[k].dtype.size());
         let differ = |i: &usize| got[i * each..(i + 1) * each] != expected[i * each..(i + 1) * each];
         let elements: Vec<usize> = (0..expected.len() / each).filter(differ).collect();
-        eprintln!(
+        gt_ir::say!(
             "gt worker: rank {rank}: {} of operand {k} of {} ({} {:?}) differs by NCCL in {} of {} elements, the first {:?}",
             c.what.text(),
             c.xs.len(),

@@ -121,7 +121,7 @@ fn tied(
 fn say(shared: &Shared, why: &str) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
-        eprintln!("gt worker: cuda:{}: collectives go by way of the host: {why}", shared.device.number);
+        gt_ir::say!("gt worker: cuda:{}: collectives go by way of the host: {why}", shared.device.number);
     }
 }
 

@@ -87,7 +87,10 @@ impl Kernels {
         static SAID: Once = Once::new();
         if let Err(error) = found {
             SAID.call_once(|| {
-                eprintln!("gt worker: plans keep the kernels that ship with the program: {error}{}", newer());
+                gt_ir::say!(
+                    "gt worker: plans keep the kernels that ship with the program: {error}{}",
+                    newer()
+                );
             });
         }
         found.clone()

@@ -130,7 +130,7 @@ impl Blas {
             && let Some(products) = &bare.products
         {
             let key = Key::new(products.form());
-            eprintln!("gt worker: cuda: matmul {key}: what follows it has a kernel of its own");
+            gt_ir::say!("gt worker: cuda: matmul {key}: what follows it has a kernel of its own");
         }
         Ok(Prepared { after: gt_kernels::matmul::after(mm, plan), ..bare })
     }
@@ -219,7 +219,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         // SAFETY: made by the library, destroyed once; whoever enqueued products has waited for them.
         if let Err(error) = unsafe { lt::destroy_handle(self.0) } {
-            eprintln!("cublaslt: destroy: {error}");
+            gt_ir::say!("cublaslt: destroy: {error}");
         }
     }
 }
@@ -426,7 +426,7 @@ fn keep(pins: &Pins, key: &Key, measured: &tune::Measured) {
     pins.keep(&key.to_string(), &Pin { algo: measured.found.words(), first, best });
     if gt_ir::env::on("GT_VERBOSE") {
         let all = &measured.all;
-        eprintln!(
+        gt_ir::say!(
             "gt worker: cuda: matmul {key}: {first:.1} us by the library's first choice, {best:.1} us kept of {all}"
         );
     }

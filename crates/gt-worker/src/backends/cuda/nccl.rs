@@ -239,11 +239,11 @@ impl Comm {
             // SAFETY: the handle is used no more; a call that waits in it on another thread is what this is for.
             let done = unsafe { (api.comm_abort)(raw.0) };
             if let Err(error) = api.check("abort", done) {
-                eprintln!("gt worker: {error}");
+                gt_ir::say!("gt worker: {error}");
             }
         };
         if let Err(error) = std::thread::Builder::new().name("gt-nccl".into()).spawn(abort) {
-            eprintln!("gt worker: no thread to end NCCL: {error}");
+            gt_ir::say!("gt worker: no thread to end NCCL: {error}");
         }
     }
 

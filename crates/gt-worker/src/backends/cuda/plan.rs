@@ -136,7 +136,7 @@ impl Inner {
                 Some(Made { steps: Arc::new(steps), shape })
             }
             Err(error) => {
-                eprintln!("gt worker: a plan keeps its plain kernels: {error}");
+                gt_ir::say!("gt worker: a plan keeps its plain kernels: {error}");
                 None
             }
         };
@@ -380,7 +380,7 @@ impl Inner {
     /// The plan runs without a graph from now on, here or on another rank because of an error.
     pub(super) fn refuse(&self, error: Option<&Error>) {
         if let Some(error) = error {
-            eprintln!("gt worker: a plan runs without a graph: {error}");
+            gt_ir::say!("gt worker: a plan runs without a graph: {error}");
         }
         self.refused.store(true, Ordering::Relaxed);
     }

@@ -83,7 +83,7 @@ impl Shared {
             };
             match std::thread::Builder::new().name("gt-nvrtc".into()).spawn(work) {
                 Ok(thread) => (*sender, *self.thread.lock()) = (Some(send), Some(thread)),
-                Err(error) => return eprintln!("gt worker: no thread for compiling: {error}"),
+                Err(error) => return gt_ir::say!("gt worker: no thread for compiling: {error}"),
             }
         }
         if let Some(sender) = &*sender {

@@ -17,7 +17,7 @@ pub fn stage<T>(what: &str, work: impl FnOnce() -> T) -> T {
     let took = start.elapsed();
     if took >= SHORTEST {
         let at = age().map_or(String::new(), |at| format!(", {at:.2} s after the process began"));
-        eprintln!("gt worker: cuda: {what}: {:.0} ms{at}", took.as_secs_f64() * 1e3);
+        gt_ir::say!("gt worker: cuda: {what}: {:.0} ms{at}", took.as_secs_f64() * 1e3);
     }
     out
 }

@@ -94,7 +94,7 @@ impl Cudnn {
     fn say(&self, why: &str) {
         static SAID: Once = Once::new();
         if self.wish == Wish::Cudnn || gt_ir::env::on("GT_VERBOSE") {
-            SAID.call_once(|| eprintln!("gt worker: cuda: attention by kernels of our own: {why}"));
+            SAID.call_once(|| gt_ir::say!("gt worker: cuda: attention by kernels of our own: {why}"));
         }
     }
 }

@@ -55,7 +55,7 @@ impl Drop for Handle {
         if let Ok(api) = api() {
             // SAFETY: made in `open`, destroyed once.
             if let Err(error) = api.check("close", unsafe { (api.destroy)(self.0.lock().0) }) {
-                eprintln!("gt worker: {error}");
+                gt_ir::say!("gt worker: {error}");
             }
         }
     }

@@ -3,13 +3,17 @@
 from gt import _gt
 from gt._gt import Tensor
 from gt.autograd.grad_mode import no_grad
+from gt.nn.utils import parametrizations, parametrize, rnn
 
 __all__ = [
     "clip_grad_norm_",
     "clip_grad_value_",
     "clip_grads_with_norm_",
     "get_total_norm",
+    "parametrizations",
+    "parametrize",
     "parameters_to_vector",
+    "rnn",
     "vector_to_parameters",
 ]
 
