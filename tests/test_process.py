@@ -203,6 +203,59 @@ def test_threads_record_their_own_streams():
     assert gt.is_grad_enabled()
 
 
+FIRST = """
+import threading
+import gt
+
+go, done = threading.Barrier(6), []
+
+def work():
+    go.wait()
+    layer = gt.nn.Linear(13, 29)
+    done.append(layer(gt.ones(3, 13)).sum().item())
+
+threads = [threading.Thread(target=work) for _ in range(6)]
+for t in threads:
+    t.start()
+for t in threads:
+    t.join()
+assert len(done) == 6
+"""
+
+
+def test_the_first_operations_of_a_process_may_be_those_of_several_threads(run_python):
+    # Each process has one such moment only, and not every one of them had threads meet.
+    for _ in range(10):
+        run_python(FIRST, timeout=30)
+
+
+IMPORTS = """
+import sys
+import threading
+import gt
+
+uses = [lambda: gt.load_config, lambda: gt.signal, lambda: gt.nn, lambda: gt.SignalConfig, lambda: gt.optim]
+go, done = threading.Barrier(len(uses)), []
+
+def work(use):
+    go.wait()
+    done.append(use())
+
+sys.setswitchinterval(1e-6)
+threads = [threading.Thread(target=work, args=(use,)) for use in uses]
+for t in threads:
+    t.start()
+for t in threads:
+    t.join()
+assert len(done) == len(uses)
+"""
+
+
+def test_threads_may_be_the_first_to_use_what_is_imported_late(run_python):
+    for _ in range(20):
+        run_python(IMPORTS, timeout=30)
+
+
 def test_values_pass_between_threads():
     box = {}
 

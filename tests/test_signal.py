@@ -104,12 +104,42 @@ def test_errors_name_file_and_line(tmp_path, text, message):
     assert config_error(tmp_path, text).startswith(message)
 
 
+def test_names_that_are_known_are_told_once_each(tmp_path):
+    text = "a: {shard: {axis: 0}, modules: {'layers.*': c}}\nb: {}\n"
+    gt.register_config("a", gt.SignalConfig(compile=True))
+    assert config_error(tmp_path, text).endswith('modules: there is no signal "c", only a, b')
+
+
+def test_arguments_of_wrong_types_are_named(ab):
+    for call, message in [
+        (lambda: gt.signal.context(3).__enter__(), "signal.enter: expected the name of a signal, got int"),
+        (lambda: gt.signal.enter("a", backward=3), "signal.enter: expected the name of a signal, got int"),
+        (lambda: gt.signal.exit(3), "signal.exit: expected the name of a signal, got int"),
+        (lambda: gt.signal.tensor(np.ones(3), name="a"), "signal.tensor: expected a tensor, got ndarray"),
+        (lambda: gt.signal.tensor(gt.ones(3), name=None), "signal.tensor: expected the name of a signal, got NoneType"),
+        (lambda: gt.register_config(None, gt.SignalConfig()), "register_config: expected the name of a signal"),
+    ]:
+        with pytest.raises(TypeError, match=message):
+            call()
+        assert gt.signal.current() is None
+
+
+def test_whole_numbers_of_numpy_are_numbers():
+    shard = gt.ShardConfig(axis=np.int64(1), workers=np.arange(2))
+    gt.register_config("a", gt.SignalConfig(shard=shard))
+    assert gt.get_signal_config("a").shard == gt.ShardConfig(axis=1, workers=[0, 1])
+    with pytest.raises(TypeError, match="float64 cannot be part"):
+        gt.register_config("a", gt.SignalConfig(shard=gt.ShardConfig(axis=np.float64(1))))
+
+
 def test_a_wrong_file_changes_nothing(tmp_path):
     gt.register_config("a", gt.SignalConfig(compile=True))
     config_error(tmp_path, "a:\n  compile: 7\n")
     assert gt.get_signal_config("a").compile
-    with pytest.raises(ValueError, match="cannot be read"):
+    with pytest.raises(FileNotFoundError, match="absent.yaml"):
         gt.load_config(tmp_path / "absent.yaml")
+    with pytest.raises(IsADirectoryError):
+        gt.load_config(tmp_path)
 
 
 def test_gt_config_is_read_at_the_start(tmp_path, run_python):

@@ -359,7 +359,8 @@ def __getattr__(name):
     if name in _AMP:
         return getattr(import_module("gt.amp"), name)
     if name in _CONFIG:
-        return getattr(import_module("gt.signal.config"), name)
+        # The package before what is in it: two threads that begin at either end would wait for one another.
+        return getattr(import_module("gt.signal"), name)
     if name in _LINALG:
         return getattr(import_module("gt.linalg"), _LINALG[name])
     if name.endswith("_") and not name.startswith("_") and hasattr(Tensor, name):

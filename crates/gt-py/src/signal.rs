@@ -140,6 +140,10 @@ fn kind(obj: &Bound<PyAny>) -> Result<Kind> {
         }
         return Ok(Kind::List(items));
     }
+    // Whole numbers of other types, as NumPy's. Arrays have an `__index__`, too.
+    if obj.hasattr("__index__")? {
+        return Ok(Kind::Int(obj.extract()?));
+    }
     type_error(format!("register_config: {} cannot be part of a configuration", obj.get_type().name()?))
 }
 

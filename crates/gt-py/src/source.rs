@@ -4,6 +4,7 @@ use crate::frames::{Frame, Layout, find_layout};
 use foldhash::fast::FixedState;
 use gt_sync::Mutex;
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 use pyo3::{ffi, intern};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -49,9 +50,21 @@ static LAYOUT: OnceLock<Option<(Layout, usize)>> = OnceLock::new();
 pub fn install(py: Python, home: String) {
     let code_type = || Some(py.eval(c"(lambda: 0).__code__", None, None).ok()?.get_type().as_ptr() as usize);
     LAYOUT.get_or_init(|| find_layout(py).zip(code_type()));
+    f_lasti(py);
+    co_filename(py);
     if HOME.set(home).is_ok() {
         gt_client::source::install(locate, file_name);
     }
+}
+
+// Names of what is read while `KNOWN` is locked. Making one may let other threads run, which would then wait for the lock
+// with the GIL, so `install` makes them.
+fn f_lasti(py: Python<'_>) -> &Bound<'_, PyString> {
+    intern!(py, "f_lasti")
+}
+
+fn co_filename(py: Python<'_>) -> &Bound<'_, PyString> {
+    intern!(py, "co_filename")
 }
 
 /// The file (by its code object's address) and line being executed. Needs the GIL, which recording has.
@@ -143,7 +156,7 @@ impl Known {
             Bound::from_owned_ptr(py, code.cast())
         };
         let key = code.as_ptr() as usize;
-        let at: i32 = frame.getattr(intern!(py, "f_lasti"))?.extract()?;
+        let at: i32 = frame.getattr(f_lasti(py))?.extract()?;
         if let Some((seen, place)) = self.last
             && seen == (key, at)
         {
@@ -173,7 +186,7 @@ impl Known {
 }
 
 fn file(code: &Bound<PyAny>) -> String {
-    code.getattr(intern!(code.py(), "co_filename")).map(|f| f.to_string()).unwrap_or_default()
+    code.getattr(co_filename(code.py())).map(|f| f.to_string()).unwrap_or_default()
 }
 
 /// True for files of the package itself.

@@ -101,9 +101,9 @@ def feature_alpha_dropout(input, p, train):
 
 def feature_dropout(input, p, train):
     """Zeroes channels at random and scales the others, while training."""
-    from gt.nn.drops import _drop_channels
+    from gt.nn import drops
 
-    return _drop_channels(input, p, train)
+    return drops._drop_channels(input, p, train)
 
 
 def batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled=True):

@@ -3,7 +3,7 @@
 import warnings
 
 from gt.nn.taps import BackwardTaps
-from gt.signal.modules import signals as _signals
+from gt.signal import signals as _signals
 
 KINDS = (
     "_forward_pre_hooks",

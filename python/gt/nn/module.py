@@ -7,7 +7,9 @@ from gt.nn import hooks
 from gt.nn.homes import KINDS, Kept, settle
 from gt.nn.parameter import Buffer, Parameter
 from gt.nn.state import State
-from gt.signal.modules import Signals as _Signals
+from gt.signal import modules as _said
+
+_Signals = _said.Signals
 
 # What a name holds that cannot become something else, and what it can be.
 _TAKES = {

@@ -8,7 +8,7 @@ w = gt.signal.tensor(w, name="weights")
 import inspect
 from contextlib import ContextDecorator
 
-from gt._gt import _signal_enter, _signal_exit, _signal_name, _signal_tensor
+from gt._gt import Tensor, _signal_enter, _signal_exit, _signal_name, _signal_tensor
 from gt.signal.config import (
     Config,
     ShardConfig,
@@ -70,12 +70,17 @@ class context(ContextDecorator):
 
 def enter(name, backward=None):
     """Enters the context of a signal on this thread, until `exit`."""
+    _check_name("enter", name)
+    if backward is not None:
+        _check_name("enter", backward)
     _signal_enter(name, backward)
     signals.entered(name)
 
 
 def exit(name=None):
     """Leaves the innermost context of this thread; with a name, it must be that one."""
+    if name is not None:
+        _check_name("exit", name)
     _signal_exit(name)
     signals.left()
 
@@ -87,4 +92,12 @@ def current():
 
 def tensor(t, name):
     """The same tensor lying as the signal says; gradients pass through. The tensor given stays as it is."""
+    if not isinstance(t, Tensor):
+        raise TypeError(f"signal.tensor: expected a tensor, got {type(t).__name__}")
+    _check_name("tensor", name)
     return _signal_tensor(t, name)
+
+
+def _check_name(function, name):
+    if not isinstance(name, str):
+        raise TypeError(f"signal.{function}: expected the name of a signal, got {type(name).__name__}")

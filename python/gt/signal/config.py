@@ -1,6 +1,7 @@
 """What signals mean: from a YAML file (`GT_CONFIG`, `gt.load_config`) or from calls (`gt.register_config`)."""
 
 import dataclasses
+import os
 
 from gt import _gt
 
@@ -62,12 +63,17 @@ class Config(dict):
 
 def load_config(path):
     """Reads a YAML file. Its signals are added to those known; when the file is edited, they change with it."""
-    names = _gt._signal_load(path)
+    path = os.fspath(path)
+    # A file that is not there is Python's own error, as everywhere.
+    with open(path, "rb"):
+        names = _gt._signal_load(path)
     return Config((name, config) for name, config in get_config().items() if name in names)
 
 
 def register_config(name, config):
     """Says what one signal means, whatever a file said before."""
+    if not isinstance(name, str):
+        raise TypeError(f"register_config: expected the name of a signal, got {type(name).__name__}")
     if not isinstance(config, SignalConfig):
         raise TypeError(f"register_config: expected a SignalConfig, got {type(config).__name__}")
     _gt._signal_register(name, config._written())

@@ -94,7 +94,8 @@ pub fn read(root: &Node, others: &[String]) -> Result<Vec<Signal>> {
     }
     for signal in &signals {
         for (_, target) in &signal.modules {
-            let mut known = signals.iter().map(|s| &s.name).chain(others);
+            let new = |name: &&String| signals.iter().all(|s| s.name != **name);
+            let mut known = signals.iter().map(|s| &s.name).chain(others.iter().filter(new));
             if !known.clone().any(|name| name == target) {
                 let first = known.next().cloned().unwrap_or_default();
                 let known = known.fold(first, |list, name| list + ", " + name);
