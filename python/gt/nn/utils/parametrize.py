@@ -35,6 +35,17 @@ def cached():
             _computed.clear()
 
 
+def _check_alike(made, before, shapes):
+    if not isinstance(made, Tensor):
+        raise ValueError(f"A parametrization must return a tensor. Got {type(made).__name__}.")
+    for what, old, new in (("dtype", before.dtype, made.dtype), ("shape", list(before.shape), list(made.shape))):
+        if old != new and (what == "dtype" or shapes):
+            raise ValueError(
+                f"Registering a parametrization may not change the {what} of the tensor, unless `unsafe=True`: "
+                f"expected {old}, got {new}"
+            )
+
+
 class ParametrizationList(ModuleList):
     """What computes one tensor: the modules, the first of which takes `original` (or `original0`, `original1` and so
     on, if its `right_inverse` gives several tensors)."""
@@ -74,7 +85,7 @@ class ParametrizationList(ModuleList):
                 part = Parameter(part, original.requires_grad) if trained else part
                 self._keep(f"original{i}", part, trained)
         if not unsafe:
-            self._check(original)
+            _check_alike(self(), original, self.is_tensor)
 
     def _keep(self, name, tensor, trained):
         (self.register_parameter if trained else self.register_buffer)(name, tensor)
@@ -88,21 +99,6 @@ class ParametrizationList(ModuleList):
                 except NotImplementedError:
                     pass
         return value
-
-    def _check(self, original):
-        made = self()
-        if not isinstance(made, Tensor):
-            raise ValueError(f"A parametrization must return a tensor. Got {type(made).__name__}.")
-        if made.dtype != original.dtype:
-            raise ValueError(
-                "Registering a parametrization may not change the dtype of the tensor, unless `unsafe=True`: "
-                f"expected {original.dtype}, got {made.dtype}"
-            )
-        if self.is_tensor and made.shape != original.shape:
-            raise ValueError(
-                "Registering a parametrization may not change the shape of the tensor, unless `unsafe=True`: "
-                f"expected {list(original.shape)}, got {list(made.shape)}"
-            )
 
     def _originals(self):
         return [self.original] if self.is_tensor else [getattr(self, f"original{i}") for i in range(self.ntensors)]
@@ -175,19 +171,7 @@ def register_parametrization(module, tensor_name, parametrization, *, unsafe=Fal
         made = module.parametrizations[tensor_name]
         if not unsafe:
             before = getattr(module, tensor_name)
-            after = parametrization(before)
-            if not isinstance(after, Tensor):
-                raise ValueError(f"A parametrization must return a tensor. Got {type(after).__name__}.")
-            if after.dtype != before.dtype:
-                raise ValueError(
-                    "Registering a parametrization may not change the dtype of the tensor, unless `unsafe=True`: "
-                    f"expected {before.dtype}, got {after.dtype}"
-                )
-            if after.shape != before.shape:
-                raise ValueError(
-                    "Registering a parametrization may not change the shape of the tensor, unless `unsafe=True`: "
-                    f"expected {list(before.shape)}, got {list(after.shape)}"
-                )
+            _check_alike(parametrization(before), before, True)
             if hasattr(parametrization, "right_inverse"):
                 with no_grad():
                     made.right_inverse(before)
