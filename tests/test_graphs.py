@@ -16,6 +16,7 @@ SOURCES = pathlib.Path(__file__).resolve().parents[1] / "crates/gt-worker/tests/
 LIBRARIES = {"cuda.c": "libcuda.so.1", "nvrtc.c": "libnvrtc.so.13", "cublaslt.c": "libcublasLt.so.13"}
 
 PROGRAM = """
+import itertools
 import time
 
 import numpy as np
@@ -52,12 +53,23 @@ def shuffled():
     return F.cross_entropy(layer(floats(256, 20)[rows]), ids(256, n=10)[rows])
 
 
+rows = gt.from_numpy(random.normal(size=(256, 20)).astype("f4"))
+classes = gt.from_numpy(random.integers(0, 10, 256))
+turn = itertools.count()
+
+
+def slices_that_move():
+    i = 8 * (next(turn) % 29)
+    return F.cross_entropy(layer(rows[i : i + 32]), classes[i : i + 32])
+
+
 LOSSES = {
     "token ids": lambda: F.cross_entropy(words(ids(32)), ids(32)),
     "ignored targets": lambda: F.cross_entropy(layer(floats(16, 20)), some_ignored()),
     "likelihood of some": lambda: F.nll_loss(layer(floats(16, 20)).log_softmax(-1), some_ignored()),
     "windows of a text": windows,
     "shuffled rows": shuffled,
+    "slices that move": slices_that_move,
     "picked": lambda: -layer(floats(16, 20)).log_softmax(-1)[gt.arange(16), ids(16, n=10)].mean(),
     "selected": lambda: layer(floats(16, 20)).index_select(0, ids(4, n=16)).sum(),
     "remainders": lambda: words[0]((ids(32, n=10**6) * 31 + 7) % 60).square().sum(),
@@ -105,7 +117,7 @@ def test_training_steps_are_graphs_and_wait_for_no_check(driver, run_python):
     env = {"GT_BACKEND": "cuda", "LD_LIBRARY_PATH": str(driver), "GT_KERNEL_CACHE": str(driver / "kernels")}
     done = run_python(PROGRAM, env=env)
     rows = [line.split(":") for line in done.stdout.splitlines()]
-    assert len(rows) == 8, done.stdout
+    assert len(rows) == 9, done.stdout
     for name, programs, graphs, checks in rows:
         # One or two may fall on the moment at which a better plan comes.
         assert int(programs) >= 20 and int(graphs) >= int(programs) - 2, f"{name}: {graphs} of {programs} as graphs"

@@ -142,6 +142,10 @@ pub enum Pack {
 /// More calls than this for one product cost more than packing its operands.
 const CALLS: usize = 16;
 
+/// Operands of up to so many bytes whose start is a slot are packed: a captured graph cannot be told where the library reads,
+/// and a copy costs less than calls one by one.
+const MOVING: usize = 4 << 20;
+
 /// Brings a matmul into the library's form.
 pub fn ready(mm: &Matmul, plan: &Plan, how: Pack) -> Ready {
     let (dtype, batches) = (mm.a.dtype, mm.batch.numel());
@@ -255,10 +259,15 @@ impl Operand {
             origin: Origin::Storage { storage: t.storage, start: start_of(&t.map) },
             strides: t.map.strides.clone(),
         };
-        if !packed && there.fit(t.shape[rank - 2], t.shape[rank - 1]).is_some() {
-            return there;
+        let keep = if whole || packed { 0 } else { rank - 2 };
+        let fits = there.fit(t.shape[rank - 2], t.shape[rank - 1]);
+        let moving = !t.map.slots.is_empty() && t.shape.numel() * t.dtype.size() <= MOVING;
+        match fits {
+            Some(_) if !packed && !moving => there,
+            // In the order of its memory, so that rows are read as they lie.
+            Some((true, _)) if !packed => Operand::packed(&turned(t), before, keep).turned(),
+            _ => Operand::packed(t, before, keep),
         }
-        Operand::packed(t, before, if whole || packed { 0 } else { rank - 2 })
     }
 
     /// A copy in the workspace, in which the first `keep` dimensions stay broadcast if they are.
@@ -273,6 +282,13 @@ impl Operand {
         Operand { origin: Origin::Scratch(at), strides }
     }
 
+    /// The same matrices with rows for columns.
+    fn turned(mut self) -> Operand {
+        let rank = self.strides.len();
+        self.strides.swap(rank - 2, rank - 1);
+        self
+    }
+
     /// (transposed, leading dimension) of a matrix of this many rows and columns, if there is one.
     fn fit(&self, rows: usize, cols: usize) -> Option<(bool, usize)> {
         let last = self.strides.len() - 1;
@@ -285,6 +301,14 @@ impl Operand {
             None
         }
     }
+}
+
+/// The same matrices with rows for columns.
+fn turned(t: &Tensor) -> Tensor {
+    let (mut out, rank) = (t.clone(), t.shape.len());
+    out.shape.swap(rank - 2, rank - 1);
+    out.map.strides.swap(rank - 2, rank - 1);
+    out
 }
 
 /// The map without its strides: where it starts.
