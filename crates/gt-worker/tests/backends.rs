@@ -403,6 +403,38 @@ fn rows_of_any_length_have_the_bits_of_single_steps() {
     }
 }
 
+/// Large results go past the caches or through them, whatever is faster: a plan that comes back tries both.
+#[test]
+fn large_results_have_the_same_bits_whichever_way_they_go() {
+    let backend = CpuBackend::new(Some(2));
+    let (rows, width) = (4801, 901);
+    let inputs = [
+        ramp(DType::F32, &[rows, width]),
+        ramp(DType::F32, &[rows, width]),
+        ramp(DType::F32, &[width]),
+        ramp(DType::F32, &[width]),
+    ];
+    let types: Vec<(Ty, bool)> = inputs.iter().map(|t| (t.ty.clone(), false)).collect();
+    let v = Arg::Value;
+    let light = vec![(Op::Binary(Binary::Add), vec![v(0), v(1)]), (Op::Unary(gt_ir::Unary::Neg), vec![v(4)])];
+    let heavy =
+        vec![(Op::Unary(gt_ir::Unary::Gelu), vec![v(0)]), (Op::Binary(Binary::Mul), vec![v(4), v(2)])];
+    let programs = row_programs().into_iter().enumerate().map(|(k, p)| (row_outs(k, p.len()), p));
+    let pointwise = [light, heavy].map(|program| (vec![4, 5], program));
+    for (k, (outs, program)) in programs.chain(pointwise).enumerate() {
+        let s = structure(&types, program, outs, 0);
+        let plan = backend.compile(&s, &s.check().unwrap(), Effort::Quick).unwrap();
+        let mut first: Option<Vec<Vec<u8>>> = None;
+        for time in 0..18 {
+            let mut buffers: Vec<Buffer> = inputs.iter().map(|t| upload(&backend, t)).collect();
+            let outs = plan.run(&mut buffers, &[]).unwrap();
+            let outs = outs.iter().map(|out| backend.download(out).unwrap().to_vec()).collect::<Vec<_>>();
+            let first = first.get_or_insert_with(|| outs.clone());
+            assert!(*first == outs, "program {k}, run {time}");
+        }
+    }
+}
+
 #[test]
 fn large_tensors_give_the_same_bits_on_any_number_of_threads() {
     let f32s = |shape: &[usize]| Ty::new(DType::F32, shape);

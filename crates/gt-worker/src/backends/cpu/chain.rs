@@ -16,8 +16,9 @@ pub struct Chain {
     pub code: Vec<Act>,
     /// What the acts read and write.
     pub places: Vec<Place>,
-    /// The first place written past the caches.
+    /// The first place written past the caches, and the same acts for a run that writes through them.
     pub stream: Option<u8>,
+    through: Vec<Act>,
     /// How the chain ends, if each row becomes a number: this op's result.
     pub fold: Option<(ReduceKind, usize)>,
     /// Its elements are the rows of the tile.
@@ -84,6 +85,17 @@ pub fn units(kernel: &mut Lowered, kept: Option<u16>, narrow: bool) {
         // Without rows tiles are short, and only a chain asks at no cost.
         kernel.ahead &= kernel.row_len > 1;
     }
+    for unit in &mut out {
+        if let Unit::Chain(chain) = unit
+            && chain.stream.is_some()
+        {
+            let near = |act: &Act| match act.code {
+                Code::Stream => Act { code: Code::Save, ..*act },
+                _ => *act,
+            };
+            chain.through = chain.code.iter().map(near).collect();
+        }
+    }
     kernel.units = out;
 }
 
@@ -104,6 +116,8 @@ fn ask_ahead(units: &mut [Unit], kernel: &mut Lowered) {
     let far: Vec<usize> = (0..kernel.loads.len())
         .filter(|&i| kernel.loads[i].is_far() && kernel.loads[i].dtype == DType::F32)
         .collect();
+    // Beside large results: the last cache has better use for its lines.
+    let once = kernel.stores.iter().any(|s| s.stream) as u8;
     let (mut sum, mut asked) = (0, 0);
     for chain in chains {
         sum += chain.cost();
@@ -111,7 +125,7 @@ fn ask_ahead(units: &mut [Unit], kernel: &mut Lowered) {
         for &i in far.iter().filter(|_| until > asked) {
             chain.places.push(Place::Far(i as u16, asked as u8));
             let at = chain.places.len() as u8 - 1;
-            chain.code.insert(0, Act { code: Code::Ask, at, by: (until - asked) as u8, to: 0 });
+            chain.code.insert(0, Act { code: Code::Ask, at, by: (until - asked) as u8, to: once });
             kernel.ahead = false;
         }
         asked = until;
@@ -136,8 +150,17 @@ impl Cut<'_> {
     fn chain(&mut self, first: usize) -> Option<Draft> {
         let by_row = self.kernel.ops[first].row && !matches!(self.kernel.ops[first].work, Do::Fold(_));
         let (code, places) = (Vec::new(), Vec::new());
-        let chain =
-            Chain { first, last: first, code, places, stream: None, fold: None, by_row, heavy: false };
+        let chain = Chain {
+            first,
+            last: first,
+            code,
+            places,
+            stream: None,
+            through: Vec::new(),
+            fold: None,
+            by_row,
+            heavy: false,
+        };
         let mut draft = Draft { chain, ends: Vec::new() };
         let (ops, remade) = (&self.kernel.ops, self.remade.len());
         let mut value = None;
@@ -385,18 +408,19 @@ fn onto(kernel: &Lowered, i: usize, read: &Read, remade: &[(usize, usize)]) -> O
     found.filter(|_| op.direct.is_none())
 }
 
-/// Does a chain over `rows` rows of `len` elements; `at` has an address for each place.
+/// Does a chain over `rows` rows of `len` elements, large results past the caches or through them; `at` has an address for
+/// each place.
 ///
 /// # Safety
 /// AVX-512 was detected. The addresses are those of the places for this tile, and hold what the acts read and write.
-pub unsafe fn run(chain: &Chain, at: &mut Addresses, len: usize, rows: usize, fold: *mut f32) {
+pub unsafe fn run(chain: &Chain, at: &mut Addresses, len: usize, rows: usize, fold: *mut f32, past: bool) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: passed on from the caller.
     unsafe {
-        x86::run(chain, at, len, rows, fold)
+        x86::run(chain, at, len, rows, fold, past)
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (chain, at, len, rows, fold);
+    let _ = (chain, at, len, rows, fold, past);
 }
 
 /// Does one act without a place on `n` elements.

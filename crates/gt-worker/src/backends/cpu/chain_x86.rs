@@ -249,7 +249,11 @@ unsafe fn block<const N: usize, const M: usize, const HEAVY: bool>(
                     let from = spot.at.get_unchecked(p as usize).wrapping_add(spot.first * eighths / 8);
                     // A long block is eight lines.
                     for i in 0..(eighths * N).div_ceil(8) {
-                        _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(i * LANES) as *const i8);
+                        let line = from.wrapping_add(i * LANES) as *const i8;
+                        match act.to {
+                            0 => _mm_prefetch::<_MM_HINT_T0>(line),
+                            _ => _mm_prefetch::<_MM_HINT_NTA>(line),
+                        }
                     }
                 }
             }
@@ -426,9 +430,13 @@ unsafe fn each_row<const HEAVY: bool>(
 }
 
 /// As `super::run`.
-pub unsafe fn run(chain: &Chain, at: &mut Addresses, len: usize, rows: usize, fold: *mut f32) {
+pub unsafe fn run(chain: &Chain, at: &mut Addresses, len: usize, rows: usize, fold: *mut f32, past: bool) {
     let kind = chain.fold.map(|(kind, _)| kind);
-    let job = Job { code: &chain.code, places: &chain.places, stream: chain.stream, fold: kind };
+    let (code, stream) = match chain.stream {
+        Some(_) if !past => (&chain.through, None),
+        stream => (&chain.code, stream),
+    };
+    let job = Job { code, places: &chain.places, stream, fold: kind };
     // SAFETY: passed on from the caller.
     unsafe {
         match chain.heavy {

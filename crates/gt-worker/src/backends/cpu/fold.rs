@@ -507,7 +507,7 @@ impl FoldStep {
             // SAFETY: `to` holds `n` elements.
             unsafe { std::slice::from_raw_parts_mut(to, n) }.fill(T::empty(self.kind));
         } else {
-            let values = Computed { bound: Bound::new(&self.kernel, bases), reg: self.reg };
+            let values = Computed { bound: Bound::new(&self.kernel, bases, false), reg: self.reg };
             fold(self.kind, &values, size, self.kernel.cost + 1, threads, to);
         }
         if !native {

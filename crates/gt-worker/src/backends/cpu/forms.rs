@@ -298,7 +298,12 @@ impl Tiles<'_, '_> {
         let tile = |op: u16| self.scratch.wrapping_add(kernel.ops[op as usize].tile_at) as *mut f32;
         let store = |i: u16| Dest {
             to: self.bound.stores[i as usize].wrapping_add(start * 4) as *mut f32,
-            stream: kernel.stores[i as usize].stream,
+            stream: kernel.stores[i as usize].stream && self.bound.past,
+        };
+        let ask = match (kernel.ahead, kernel.stores.iter().any(|s| s.stream)) {
+            (false, _) => Ask::No,
+            (true, false) => Ask::Near,
+            (true, true) => Ask::Once,
         };
         match form {
             Form::Norm(norm) => {
@@ -309,7 +314,7 @@ impl Tiles<'_, '_> {
                 let job = NormRows {
                     len: row,
                     rows,
-                    ask: kernel.ahead,
+                    ask,
                     x: load(norm.x),
                     plus: norm.plus.map(load),
                     kept: in_place.map_or(kept, |sum| sum.to),
@@ -333,7 +338,7 @@ impl Tiles<'_, '_> {
                 let job = NormGradRows {
                     len: row,
                     rows,
-                    ask: kernel.ahead,
+                    ask,
                     terms: &terms,
                     weight: cycle(grad.weight),
                     kept: tile(grad.product),
@@ -349,12 +354,21 @@ impl Tiles<'_, '_> {
             }
             Form::Softmax(softmax) => {
                 let (x, kept, to) = (load(softmax.x), tile(softmax.exp), store(softmax.to));
-                let job = SoftmaxRows { len: row, rows, ask: kernel.ahead, log: softmax.log, x, kept, to };
+                let job = SoftmaxRows { len: row, rows, ask, log: softmax.log, x, kept, to };
                 // SAFETY: as above.
                 unsafe { job.run() }
             }
         }
     }
+}
+
+/// Whether later rows are asked for, which is worth it where they are far away.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Ask {
+    No,
+    Near,
+    /// They are read this once: the last cache has better use for its lines.
+    Once,
 }
 
 /// Where elements are written.
@@ -369,8 +383,7 @@ pub struct Dest {
 pub struct NormRows {
     pub len: usize,
     pub rows: usize,
-    /// Ask for later rows: they are far away.
-    pub ask: bool,
+    pub ask: Ask,
     pub x: *const f32,
     pub plus: Option<*const f32>,
     /// Where the sum of the two is kept for the row: in place for all rows, or in the same place again and again.
@@ -391,7 +404,7 @@ pub struct NormRows {
 pub struct NormGradRows<'a> {
     pub len: usize,
     pub rows: usize,
-    pub ask: bool,
+    pub ask: Ask,
     pub terms: &'a [*const f32],
     pub weight: *const f32,
     /// A row of the sum times the weight.
@@ -409,7 +422,7 @@ pub struct NormGradRows<'a> {
 pub struct SoftmaxRows {
     pub len: usize,
     pub rows: usize,
-    pub ask: bool,
+    pub ask: Ask,
     pub log: bool,
     pub x: *const f32,
     /// A row's exponentials.

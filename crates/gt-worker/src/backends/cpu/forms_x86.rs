@@ -5,21 +5,46 @@
 use super::super::fold::{BLOCK, fold_short};
 use super::super::math::{self, Fast};
 use super::super::wide::Wide;
-use super::{Dest, NormGradRows, NormRows, SoftmaxRows};
+use super::{Ask, Dest, NormGradRows, NormRows, SoftmaxRows};
 use gt_ir::ReduceKind;
 use gt_ir::real::Real;
-use std::arch::x86_64::{__m256, __m512, _MM_HINT_T0, _mm_prefetch};
+use std::arch::x86_64::{__m256, __m512, _MM_HINT_NTA, _MM_HINT_T0, _mm_prefetch};
 
 /// Rows are asked for at least this many elements ahead.
-const AHEAD: usize = 1024;
+const AHEAD: usize = 2048;
 
-/// Asks for the line at `from`.
+/// Asks for the line at `from`, as an `Ask` says.
 #[inline(always)]
-fn ask<const ASK: bool>(from: *const f32) {
-    if ASK {
-        // SAFETY: a prefetch of any address is harmless.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(from as *const i8) };
+fn ask<const ASK: u8>(from: *const f32) {
+    let from = from as *const i8;
+    // SAFETY: a prefetch of any address is harmless.
+    unsafe {
+        if ASK == Ask::Near as u8 {
+            _mm_prefetch::<_MM_HINT_T0>(from);
+        } else if ASK == Ask::Once as u8 {
+            _mm_prefetch::<_MM_HINT_NTA>(from);
+        }
     }
+}
+
+/// Calls the function made for what a job asks.
+macro_rules! asking {
+    ($ask:expr, |$ASK:ident| $call:expr) => {
+        match $ask {
+            Ask::No => {
+                const $ASK: u8 = Ask::No as u8;
+                $call
+            }
+            Ask::Near => {
+                const $ASK: u8 = Ask::Near as u8;
+                $call
+            }
+            Ask::Once => {
+                const $ASK: u8 = Ask::Once as u8;
+                $call
+            }
+        }
+    };
 }
 
 /// `n` numbers, which are all of a register or the first.
@@ -165,7 +190,7 @@ struct Both {
 
 impl Both {
     #[inline(always)]
-    unsafe fn value<V: Wide, const ASK: bool>(&self, i: usize, n: usize) -> V {
+    unsafe fn value<V: Wide, const ASK: u8>(&self, i: usize, n: usize) -> V {
         // SAFETY: as the caller promises.
         unsafe {
             let v = load::<V>(self.x.add(i), n).add(load(self.plus.add(i), n));
@@ -184,7 +209,7 @@ impl Both {
 
 /// Normalises the rows of a tile.
 #[inline(always)]
-unsafe fn norm<V: Wide, const A: usize, const ASK: bool>(job: &NormRows) {
+unsafe fn norm<V: Wide, const A: usize, const ASK: u8>(job: &NormRows) {
     let len = job.len;
     let far = AHEAD.next_multiple_of(len);
     for r in 0..job.rows {
@@ -238,7 +263,7 @@ unsafe fn norm<V: Wide, const A: usize, const ASK: bool>(job: &NormRows) {
 
 /// The last pass of a norm over the row that begins with element `at`.
 #[inline(always)]
-unsafe fn finish<V: Wide, const A: usize, const CENTRED: bool, const ASK: bool>(
+unsafe fn finish<V: Wide, const A: usize, const CENTRED: bool, const ASK: u8>(
     job: &NormRows,
     at: usize,
     from: *const f32,
@@ -305,7 +330,7 @@ unsafe fn finish<V: Wide, const A: usize, const CENTRED: bool, const ASK: bool>(
 
 /// The gradient of a norm's input, for the rows of a tile.
 #[inline(always)]
-unsafe fn norm_grad<V: Wide, const A: usize, const ASK: bool>(job: &NormGradRows) {
+unsafe fn norm_grad<V: Wide, const A: usize, const ASK: u8>(job: &NormGradRows) {
     let len = job.len;
     let far = AHEAD.next_multiple_of(len);
     let (first, others) = (job.terms[0], &job.terms[1..]);
@@ -369,7 +394,7 @@ unsafe fn norm_grad<V: Wide, const A: usize, const ASK: bool>(job: &NormGradRows
 
 /// Softmax of the rows of a tile, or its logarithm.
 #[inline(always)]
-unsafe fn softmax<V: Wide, const A: usize, const LOG: bool, const ASK: bool>(job: &SoftmaxRows) {
+unsafe fn softmax<V: Wide, const A: usize, const LOG: bool, const ASK: u8>(job: &SoftmaxRows) {
     let len = job.len;
     let far = AHEAD.next_multiple_of(len);
     for r in 0..job.rows {
@@ -427,32 +452,20 @@ macro_rules! unit {
             #[target_feature(enable = $features)]
             pub unsafe fn norm(job: &NormRows) {
                 // SAFETY: passed on from the caller.
-                unsafe {
-                    match job.ask {
-                        true => super::norm::<$V, $A, true>(job),
-                        false => super::norm::<$V, $A, false>(job),
-                    }
-                }
+                unsafe { asking!(job.ask, |ASK| super::norm::<$V, $A, ASK>(job)) }
             }
             #[target_feature(enable = $features)]
             pub unsafe fn norm_grad(job: &NormGradRows) {
                 // SAFETY: passed on from the caller.
-                unsafe {
-                    match job.ask {
-                        true => super::norm_grad::<$V, $A, true>(job),
-                        false => super::norm_grad::<$V, $A, false>(job),
-                    }
-                }
+                unsafe { asking!(job.ask, |ASK| super::norm_grad::<$V, $A, ASK>(job)) }
             }
             #[target_feature(enable = $features)]
             pub unsafe fn softmax(job: &SoftmaxRows) {
                 // SAFETY: passed on from the caller.
                 unsafe {
-                    match (job.log, job.ask) {
-                        (true, true) => super::softmax::<$V, $A, true, true>(job),
-                        (true, false) => super::softmax::<$V, $A, true, false>(job),
-                        (false, true) => super::softmax::<$V, $A, false, true>(job),
-                        (false, false) => super::softmax::<$V, $A, false, false>(job),
+                    match job.log {
+                        true => asking!(job.ask, |ASK| super::softmax::<$V, $A, true, ASK>(job)),
+                        false => asking!(job.ask, |ASK| super::softmax::<$V, $A, false, ASK>(job)),
                     }
                 }
             }
@@ -493,7 +506,7 @@ mod tests {
                 let norm = NormRows {
                     len,
                     rows,
-                    ask: off == 0,
+                    ask: [Ask::Near, Ask::No, Ask::Once][off % 3],
                     x: x[off..].as_ptr(),
                     plus: (off != 3).then(|| plus[off..].as_ptr()),
                     kept: all[0],
@@ -512,7 +525,7 @@ mod tests {
                 let soft = SoftmaxRows {
                     len,
                     rows,
-                    ask: off != 0,
+                    ask: [Ask::No, Ask::Near][(off != 0) as usize],
                     log: off == 5,
                     x: x[off..].as_ptr(),
                     kept: kept.as_mut_ptr(),
@@ -522,7 +535,7 @@ mod tests {
                 let grad = NormGradRows {
                     len,
                     rows,
-                    ask: off == 0,
+                    ask: [Ask::Near, Ask::No, Ask::Once][off % 3],
                     terms: &[x[off..].as_ptr(), plus[off..].as_ptr()][..1 + off % 2],
                     weight: weight.as_ptr(),
                     kept: product.as_mut_ptr(),

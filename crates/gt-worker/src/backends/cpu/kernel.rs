@@ -32,13 +32,15 @@ pub struct Bound<'a> {
     pub loads: SmallVec<[*const u8; 12]>,
     pub stores: SmallVec<[*mut u8; 4]>,
     slots: &'a [Slot],
+    /// Large results are written past the caches.
+    pub past: bool,
 }
 
 // SAFETY: as for `Bases`.
 unsafe impl Sync for Bound<'_> {}
 
 impl<'a> Bound<'a> {
-    pub fn new(kernel: &'a Lowered, bases: Bases<'a>) -> Bound<'a> {
+    pub fn new(kernel: &'a Lowered, bases: Bases<'a>, past: bool) -> Bound<'a> {
         let at = |storage: u32, map: &gt_compiler::Map, size: usize| {
             bases.ptrs[storage as usize].wrapping_offset(map.offset(bases.slots) * size as isize)
         };
@@ -51,7 +53,7 @@ impl<'a> Bound<'a> {
             })
             .collect();
         let stores = kernel.stores.iter().map(|s| at(s.storage, &s.map, s.dtype.size())).collect();
-        Bound { kernel, loads, stores, slots: bases.slots }
+        Bound { kernel, loads, stores, slots: bases.slots, past }
     }
 }
 
@@ -219,7 +221,7 @@ impl<'b, 'a> Tiles<'b, 'a> {
             row => (row, len / row),
         };
         // SAFETY: passed on from `eval`; chains are made only where AVX-512 was detected.
-        unsafe { chain::run(chain, &mut at, len, rows, total as *mut f32) };
+        unsafe { chain::run(chain, &mut at, len, rows, total as *mut f32, self.bound.past) };
     }
 
     /// Asks for the `k`th part of what the next tile reads, which begins at `start`.
@@ -346,7 +348,7 @@ impl<'b, 'a> Tiles<'b, 'a> {
         unsafe {
             match self.straight(store, base, start, within) {
                 Some(to) if store.direct && std::ptr::eq(to, from) => {}
-                Some(to) if store.stream => runs::stream(from, to, len * size),
+                Some(to) if store.stream && self.bound.past => runs::stream(from, to, len * size),
                 Some(to) if same => std::ptr::copy(from, to, len * size),
                 Some(to) => narrow(store.dtype, from, to, len),
                 None => {
@@ -519,13 +521,22 @@ pub fn run(kernel: &Lowered, bases: Bases, threads: &Threads) {
     if kernel.numel == 0 {
         return;
     }
-    let bound = Bound::new(kernel, bases);
+    let begun = kernel.stores.iter().any(|s| s.stream).then(|| kernel.ways.begin());
+    let past = begun.as_ref().is_some_and(|begun| begun.past);
+    run_bound(&Bound::new(kernel, bases, past), threads);
+    if let Some(begun) = begun {
+        kernel.ways.end(begun);
+    }
+}
+
+fn run_bound(bound: &Bound, threads: &Threads) {
+    let kernel = bound.kernel;
     let inner = kernel.dims[kernel.dims.len() - 1];
     if let Some(dim) = kernel.turned
         && inner >= 16
         && kernel.numel > kernel.tile
     {
-        return run_turned(&bound, dim, threads);
+        return run_turned(bound, dim, threads);
     }
     // Rows long enough for a tile are walked one by one, others are walked across.
     let by_row = !kernel.linear && kernel.dims.len() > 1 && inner >= 128 && kernel.row_len == 1;
@@ -537,7 +548,7 @@ pub fn run(kernel: &Lowered, bases: Bases, threads: &Threads) {
     let tasks = tasks(threads, kernel.numel * kernel.cost, units);
     threads.run(tasks, &|t| {
         let (first, last) = (units * t / tasks, units * (t + 1) / tasks);
-        let mut tiles = Tiles::new(&bound, kernel.numel);
+        let mut tiles = Tiles::new(bound, kernel.numel);
         for u in first..last {
             let end = ((u + 1) * unit).min(kernel.numel);
             let mut start = u * unit;
@@ -548,7 +559,7 @@ pub fn run(kernel: &Lowered, bases: Bases, threads: &Threads) {
                 start += len;
             }
         }
-        if kernel.stores.iter().any(|s| s.stream) {
+        if bound.past {
             runs::fence();
         }
     });

@@ -4,6 +4,7 @@ use super::chain::{self, Unit};
 use super::convert::{Lane, is_native};
 use super::forms::{self, Form};
 use super::tile_size;
+use super::ways::Ways;
 use gt_compiler::{Calc, Kernel, Map, Num, Plan, Source, Strides};
 use gt_ir::{Binary, DType, Ints, ReduceKind, Scalar, Unary};
 use smallvec::SmallVec;
@@ -35,6 +36,8 @@ pub struct Lowered {
     pub turned: Option<usize>,
     /// Rows come from far enough to be asked for while the ones before are computed.
     pub ahead: bool,
+    /// How results that are written past the caches fare.
+    pub ways: Ways,
     /// Elements of a row, where rows are folded; tiles are whole rows then. Otherwise 1: every element is a row.
     pub row_len: usize,
     /// Leading dimensions that number the rows.
@@ -111,7 +114,7 @@ pub struct StoreAt {
     pub linear: bool,
     pub direct: bool,
     pub row: bool,
-    /// Written past the caches, which are too small for it.
+    /// Written past the caches, which are too small for it, in runs that do so.
     pub stream: bool,
     /// Written by the chain that computes it.
     pub done: bool,
@@ -468,6 +471,7 @@ pub fn lower(kernel: &Kernel, fold: Option<&FoldOrder>, plan: &Plan) -> Lowered 
     });
     let far: usize = loads.iter().filter(|l| l.linear && !l.row).map(|l| numel * l.dtype.size()).sum();
     let mut lowered = Lowered {
+        ways: Ways::default(),
         ahead: fold.is_none() && far > if by_rows { FAR } else { FAR_STREAMS },
         turned: turned.filter(|_| !by_rows),
         dims,

@@ -31,6 +31,7 @@ pub mod threads;
 mod tile;
 mod tile_size;
 mod waves;
+mod ways;
 #[cfg(target_arch = "x86_64")]
 mod wide;
 
