@@ -175,8 +175,9 @@ def chargpt(side):
     return train(side, model, optimizer, lambda m, x, y: m.loss(x, y), token_batches(96, 16, 128), 20, 5)
 
 
-def map_over(side, shape, fn, rounds=15):
-    """One function of one large tensor; each call has another input, since GT shares equal work."""
+def map_over(side, shape, fn, rounds=40, warmup=20):
+    """One function of one large tensor; each call has another input, since GT shares equal work. Where results are written
+    is settled within the warm-up."""
     inputs = [side.lib.randn(*shape) for _ in range(3)]
     side.sync()
 
@@ -188,7 +189,7 @@ def map_over(side, shape, fn, rounds=15):
         return recorded
 
     with side.lib.no_grad():
-        return measure(side, step, rounds, 5)
+        return measure(side, step, rounds, warmup)
 
 
 def elementwise(side):

@@ -106,7 +106,7 @@ pub enum RecordArg<'a> {
     Data(Arc<Vec<u8>>),
 }
 /// Bytes of dropped tensors that are told at once when nothing is recorded meanwhile.
-const EAGER_FREE: u64 = 32 << 20;
+const EAGER_FREE: u64 = 8 << 20;
 /// Bytes of host data at which a program is cut, as it is at its cap: it has to fit a message.
 const MAX_DATA: usize = 4 << 20;
 

@@ -170,6 +170,15 @@ fn frees_ride_with_the_next_message_or_go_with_the_clock() {
 }
 
 #[test]
+fn much_freed_memory_does_not_wait_for_a_message_to_ride_with() {
+    let mut rig = rig(Config::default(), 1);
+    rig.run(full(3 << 20, 1, 1), &[]);
+    let sent = rig.client(ClientMsg::Batch(Batch { frees: vec![TensorId(1)], ..Batch::default() }));
+    let Action::ToWorker(_, WorkerCmd::Batch { batch, .. }) = &sent[0] else { panic!("{sent:?}") };
+    assert_eq!((sent.len(), batch.runs.len(), &batch.frees), (1, 0, &vec![TensorId(1)]));
+}
+
+#[test]
 fn a_program_s_frees_reach_other_holders_only_when_it_succeeded() {
     let mut rig = rig(Config::default(), 2);
     let upload = |id| ClientMsg::Upload { tensor: TensorId(id), ty: ints(2), data: Some(to_bytes(&[1, 2])) };

@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 /// Frees that may wait for the next message to a worker.
 const MAX_FREES: usize = 1024;
+/// Bytes of dropped tensors that do not wait for it.
+const MUCH: u64 = 8 << 20;
 
 impl Session {
     /// Programs have finished and values have come. What does not fit what was asked of the worker is ignored.
@@ -318,7 +320,11 @@ impl Session {
         if news || credit || asked {
             self.update(cx);
         }
-        self.flush_frees(cx, MAX_FREES);
+        // Much memory does not wait: the next program may take it over.
+        self.flush_frees(cx, if self.freed_bytes >= MUCH { 1 } else { MAX_FREES });
+        if self.frees.is_empty() {
+            self.freed_bytes = 0;
+        }
         *cx.wants_tick |= !self.frees.is_empty() || self.settles() || self.is_held();
     }
 

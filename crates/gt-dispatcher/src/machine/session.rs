@@ -208,6 +208,8 @@ pub struct Session {
     pub(super) uploads: VecDeque<(TensorId, WorkerId, Ty)>,
     /// Frees that go with the next message to a worker.
     pub(super) frees: BTreeMap<WorkerId, Vec<TensorId>>,
+    /// The bytes of tensors dropped since there were none.
+    pub(super) freed_bytes: u64,
     /// Workers that know of this session.
     pub(super) touched: BTreeSet<WorkerId>,
     pub(super) signals: Signals,
@@ -287,6 +289,7 @@ impl Session {
             granted: VecDeque::new(),
             uploads: VecDeque::new(),
             frees: BTreeMap::new(),
+            freed_bytes: 0,
             touched: BTreeSet::new(),
             signals: Signals::default(),
             told_apart: Cell::new(false),
@@ -366,6 +369,7 @@ impl Session {
         // Nobody hears of bytes that come for what is gone.
         self.arriving.remove(&id);
         cx.pool.release_all(&tensor.holders, tensor.bytes());
+        self.freed_bytes += tensor.bytes();
         for holder in tensor.holders.iter() {
             if !except.contains(&holder.worker) {
                 self.frees.entry(holder.worker).or_default().push(id);

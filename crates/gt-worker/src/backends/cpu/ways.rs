@@ -5,8 +5,12 @@
 use gt_sync::Mutex;
 use std::time::Instant;
 
-/// Runs of one way in a trial, and how many of them count: the last. The first find the last cache as the other way left it.
-const TRIAL: u32 = 8;
+/// Runs after which a kernel comes back; they go past the caches.
+const FIRST: u32 = 2;
+/// Runs through the caches in a trial, then past them, and how many of each count: the last. The first of a way find the last
+/// cache as the other left it, and it takes a while until that keeps what is written again.
+const THROUGH: u32 = 8;
+const PAST: u32 = 4;
 const COUNT: u32 = 3;
 /// Runs after which both are tried again.
 const AGAIN: u32 = 400;
@@ -17,46 +21,40 @@ pub struct Ways(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// Since both were tried last.
     runs: u32,
-    /// The way tried first is through the caches.
-    through: bool,
-    /// Seconds at best of the way tried first and of the other, as found in this trial.
-    best: [Option<f64>; 2],
+    /// Seconds at best in the last trial.
+    through: Option<f64>,
+    past: Option<f64>,
 }
 
 /// A run begun one way.
 pub struct Begun {
     pub past: bool,
-    /// Which of the two is measured by it.
-    counts: Option<usize>,
+    counts: bool,
     start: Instant,
 }
 
 impl State {
-    /// Begins a run: true if it goes past the caches, and whose time it is.
-    fn begin(&mut self) -> (bool, Option<usize>) {
+    /// Begins a run: whether it goes past the caches, and whether its time counts.
+    fn begin(&mut self) -> (bool, bool) {
         let run = self.runs;
-        self.runs += 1;
-        if run < 2 * TRIAL {
-            let which = (run >= TRIAL) as usize;
-            return (self.through == (which == 1), (run % TRIAL >= TRIAL - COUNT).then_some(which));
+        self.runs = run.wrapping_add(1);
+        if run < FIRST {
+            return (true, false);
         }
-        if run == 2 * TRIAL {
-            let other_is_better = match self.best {
-                [Some(first), Some(other)] => other < first,
-                _ => false,
-            };
-            self.through ^= other_is_better;
+        match (run - FIRST) % AGAIN {
+            0 => {
+                (self.through, self.past) = (None, None);
+                (false, false)
+            }
+            at if at < THROUGH => (false, at >= THROUGH - COUNT),
+            at if at < THROUGH + PAST => (true, at >= THROUGH + PAST - COUNT),
+            _ => (self.past < self.through || self.through.is_none(), false),
         }
-        if run >= AGAIN {
-            *self = State { through: self.through, ..State::default() };
-        }
-        (!self.through, None)
     }
 
-    fn end(&mut self, which: usize, seconds: f64) {
-        let best = &mut self.best[which];
+    fn end(&mut self, past: bool, seconds: f64) {
+        let best = if past { &mut self.past } else { &mut self.through };
         *best = Some(best.map_or(seconds, |best| best.min(seconds)));
     }
 }
@@ -68,8 +66,8 @@ impl Ways {
     }
 
     pub fn end(&self, begun: Begun) {
-        if let Some(which) = begun.counts {
-            self.0.lock().end(which, begun.start.elapsed().as_secs_f64());
+        if begun.counts {
+            self.0.lock().end(begun.past, begun.start.elapsed().as_secs_f64());
         }
     }
 }
@@ -84,8 +82,8 @@ mod tests {
         for _ in 0..AGAIN {
             let (way, counts) = state.begin();
             ways.push(way);
-            if let Some(which) = counts {
-                state.end(which, if way { past } else { through });
+            if counts {
+                state.end(way, if way { past } else { through });
             }
         }
         ways[ways.len() - 100..].iter().filter(|past| **past).count()
@@ -94,26 +92,21 @@ mod tests {
     #[test]
     fn the_faster_way_is_kept_until_the_other_is_faster() {
         let mut state = State::default();
-        assert!(state.begin().0, "the first run goes past the caches");
-        let mut state = State::default();
-        assert_eq!(settle(&mut state, 1.0, 0.8), 0);
-        assert_eq!(settle(&mut state, 1.0, 0.9), 0);
-        assert_eq!(settle(&mut state, 1.0, 1.2), 100);
-        assert_eq!(settle(&mut state, 1.0, 1.2), 100);
-        assert_eq!(settle(&mut state, 1.0, 0.5), 0);
+        for (past, through, kept) in
+            [(1.0, 0.8, 0), (1.0, 0.9, 0), (1.0, 1.2, 100), (1.0, 1.2, 100), (1.0, 0.5, 0)]
+        {
+            assert_eq!(
+                settle(&mut state, past, through),
+                kept,
+                "{past} past the caches, {through} through them"
+            );
+        }
     }
 
     #[test]
-    fn a_trial_is_a_small_part_of_all_runs() {
+    fn what_does_not_come_back_goes_past_the_caches() {
         let mut state = State::default();
-        let ways: Vec<bool> = (0..10 * AGAIN)
-            .map(|_| {
-                let (way, counts) = state.begin();
-                counts.into_iter().for_each(|which| state.end(which, if way { 1.0 } else { 2.0 }));
-                way
-            })
-            .collect();
-        let through = ways.iter().filter(|past| !**past).count();
-        assert!((TRIAL as usize..=11 * TRIAL as usize).contains(&through), "{through}");
+        assert_eq!([state.begin(), state.begin()], [(true, false); 2]);
+        assert_eq!(state.begin(), (false, false));
     }
 }
