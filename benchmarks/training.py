@@ -176,8 +176,8 @@ def chargpt(side):
 
 
 def map_over(side, shape, fn, rounds=40, warmup=20):
-    """One function of one large tensor; each call has another input, since GT shares equal work. Where results are written
-    is settled within the warm-up."""
+    """One function of one large tensor; each call has another input, since GT shares equal work. Within the warm-up a
+    worker finds out how large results are written best."""
     inputs = [side.lib.randn(*shape) for _ in range(3)]
     side.sync()
 
