@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import re
+import statistics
 import subprocess
 import sys
 import time
@@ -127,10 +128,10 @@ def timed(gt, step, i, download):
 
 WARMUP = 2
 # A row is measured for as many seconds at least, on the system and on the machine alone: cores that were idle take a
-# while to reach their speed.
-SETTLED = 1.0
+# while to reach their speed, and those of a host that others use change it.
+SETTLED = 4.0
 # How often the two take turns at least.
-TURNS = 3
+TURNS = 5
 
 
 def child():
@@ -209,16 +210,12 @@ class Side:
     def turn(self, iterations):
         self.times.append(min(self.once() for _ in range(iterations)))
 
-    @property
-    def seconds(self):
-        return min(self.times)
-
 
 def measure(case, address, workers, alone, iterations, download):
     """Seconds of a case on a running system, and of processes of their own on the devices `alone` (None without any).
 
-    The two take turns, so that the machine's good moments are as likely to be the one's as the other's; the fastest
-    iteration counts.
+    The two take turns, and what counts is how they compare in neighbouring turns, whatever the machine does:
+    the first is the median of its turns, the second that over the median of the ratios.
     """
     with contextlib.ExitStack() as stack:
         sides = [stack.enter_context(Side(case, iterations, download)) for _ in range(2 if alone else 1)]
@@ -237,7 +234,11 @@ def measure(case, address, workers, alone, iterations, download):
         while len(sides[0].times) < TURNS or time.perf_counter() - begin < SETTLED * len(sides):
             for side in sides:
                 side.turn(iterations)
-        return sides[0].seconds, sides[1].seconds if alone else None
+        seconds = statistics.median(sides[0].times)
+        if not alone:
+            return seconds, None
+        pairs = zip(sides[0].times, sides[1].times, strict=True)
+        return seconds, seconds / statistics.median(ours / bare for ours, bare in pairs)
 
 
 # Devices and systems.
