@@ -127,9 +127,12 @@ def timed(gt, step, i, download):
 
 
 WARMUP = 2
-# A row is measured for as many seconds at least, on the system and on the machine alone: cores that were idle take a
-# while to reach their speed, and those of a host that others use change it.
+# A row is measured for as many seconds at least, on the system and on the machine alone, fewer with --quick: cores that
+# were idle take a while to reach their speed, and those of a host that others use change it.
 SETTLED = 4.0
+QUICK = 0.5
+# A turn ends after so many seconds, however many iterations that were.
+LONGEST = 1.0
 # How often the two take turns at least.
 TURNS = 5
 
@@ -208,10 +211,13 @@ class Side:
         return max(float(self.said(process)) for process in self.processes)
 
     def turn(self, iterations):
-        self.times.append(min(self.once() for _ in range(iterations)))
+        begin, times = time.perf_counter(), []
+        while len(times) < iterations and time.perf_counter() - begin < LONGEST:
+            times.append(self.once())
+        self.times.append(min(times))
 
 
-def measure(case, address, workers, alone, iterations, download):
+def measure(case, address, workers, alone, iterations, download, settled=SETTLED):
     """Seconds of a case on a running system, and of processes of their own on the devices `alone` (None without any).
 
     The two take turns, and what counts is how they compare in neighbouring turns, whatever the machine does:
@@ -231,7 +237,7 @@ def measure(case, address, workers, alone, iterations, download):
         for side in sides:
             side.warm_up()
         begin = time.perf_counter()
-        while len(sides[0].times) < TURNS or time.perf_counter() - begin < SETTLED * len(sides):
+        while len(sides[0].times) < TURNS or time.perf_counter() - begin < settled * len(sides):
             for side in sides:
                 side.turn(iterations)
         seconds = statistics.median(sides[0].times)
@@ -394,7 +400,7 @@ def options(doc):
     parser.add_argument(
         "--scale",
         type=functools.partial(positive, number=float),
-        help="factor of all sizes; by default 1, on CPUs 0.25, or 0.5 from 8 cores on",
+        help="factor of all sizes; by default 1, on CPUs 0.5",
     )
     parser.add_argument("--iterations", type=positive, help="runs per turn, of which the fastest counts")
     parser.add_argument("--kinds", nargs="+", choices=list(TITLES), default=list(TITLES), help="which tables")
@@ -407,8 +413,7 @@ def options(doc):
     args.gpus = sorted(set(args.gpus))
     if args.threads is None:
         args.threads = max(1, len(os.sched_getaffinity(0)) // args.gpus[-1])
-    on_cpus = 0.5 if len(os.sched_getaffinity(0)) >= 8 else 0.25
-    args.scale = args.scale or (1.0 if args.workers == "gpu" else on_cpus)
+    args.scale = args.scale or (1.0 if args.workers == "gpu" else 0.5)
     args.iterations = args.iterations or (3 if args.quick else 5)
     return args
 
@@ -423,7 +428,9 @@ def run(args, system_of):
         alone = None if args.no_baseline else devices(args.workers, count, args.threads)
         with system_of(count) as (address, first):
             for row, case in zip(rows, chosen, strict=True):
-                seconds, bare = measure(case, address, first, alone, args.iterations, args.download)
+                seconds, bare = measure(
+                    case, address, first, alone, args.iterations, args.download, QUICK if args.quick else SETTLED
+                )
                 row["seconds"][count] = seconds
                 if bare is not None:
                     row["alone"][count] = bare

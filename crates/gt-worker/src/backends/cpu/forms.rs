@@ -70,6 +70,8 @@ pub struct Softmax {
 /// Rows of more blocks than one tree of sums takes, and those too short to gain, are left to others.
 const LONGEST: usize = super::fold::BLOCK * 64;
 const SHORTEST: usize = 32;
+/// Rows up to this long may be asked for past all caches but the first, which has to hold them until they are read.
+const ONCE: usize = 4096;
 /// Terms of a sum before the gradient of a norm.
 const MOST_TERMS: usize = 4;
 
@@ -300,7 +302,8 @@ impl Tiles<'_, '_> {
             to: self.bound.stores[i as usize].wrapping_add(start * 4) as *mut f32,
             stream: kernel.stores[i as usize].stream && self.bound.past,
         };
-        let ask = match (kernel.ahead, kernel.stores.iter().any(|s| s.stream)) {
+        let once = row <= ONCE && kernel.stores.iter().any(|s| s.stream);
+        let ask = match (kernel.ahead, once) {
             (false, _) => Ask::No,
             (true, false) => Ask::Near,
             (true, true) => Ask::Once,

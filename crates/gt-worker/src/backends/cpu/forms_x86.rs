@@ -10,8 +10,13 @@ use gt_ir::ReduceKind;
 use gt_ir::real::Real;
 use std::arch::x86_64::{__m256, __m512, _MM_HINT_NTA, _MM_HINT_T0, _mm_prefetch};
 
-/// Rows are asked for at least this many elements ahead.
+/// Rows are asked for at least this many elements ahead, or half as many where several are read side by side: what is on its
+/// way is to find room in the first cache.
 const AHEAD: usize = 2048;
+
+fn ahead(len: usize, side_by_side: usize) -> usize {
+    (AHEAD / side_by_side.min(2)).next_multiple_of(len)
+}
 
 /// Asks for the line at `from`, as an `Ask` says.
 #[inline(always)]
@@ -211,7 +216,7 @@ impl Both {
 #[inline(always)]
 unsafe fn norm<V: Wide, const A: usize, const ASK: u8>(job: &NormRows) {
     let len = job.len;
-    let far = AHEAD.next_multiple_of(len);
+    let far = ahead(len, 1 + job.plus.is_some() as usize);
     for r in 0..job.rows {
         let at = r * len;
         let x = job.x.wrapping_add(at);
@@ -254,24 +259,24 @@ unsafe fn norm<V: Wide, const A: usize, const ASK: u8>(job: &NormRows) {
                 *to.add(r) = rstd;
             }
             match job.centred {
-                Some(_) => finish::<V, A, true, ASK>(job, at, from, mean, V::all(rstd)),
-                None => finish::<V, A, false, ASK>(job, at, from, mean, V::all(rstd)),
+                Some(_) => finish::<V, A, true, ASK>(job, (at, far), from, mean, V::all(rstd)),
+                None => finish::<V, A, false, ASK>(job, (at, far), from, mean, V::all(rstd)),
             }
         }
     }
 }
 
-/// The last pass of a norm over the row that begins with element `at`.
+/// The last pass of a norm over the row that begins with element `at`; later rows are asked for `far` ahead.
 #[inline(always)]
 unsafe fn finish<V: Wide, const A: usize, const CENTRED: bool, const ASK: u8>(
     job: &NormRows,
-    at: usize,
+    (at, far): (usize, usize),
     from: *const f32,
     mean: V,
     rstd: V,
 ) {
     let Some(to) = job.out.or(job.hat).map(|to| to.row(at)) else { return };
-    let next = job.x.wrapping_add(at + AHEAD.next_multiple_of(job.len));
+    let next = job.x.wrapping_add(at + far);
     // SAFETY: as the caller promises.
     unsafe {
         macro_rules! hat {
@@ -332,7 +337,7 @@ unsafe fn finish<V: Wide, const A: usize, const CENTRED: bool, const ASK: u8>(
 #[inline(always)]
 unsafe fn norm_grad<V: Wide, const A: usize, const ASK: u8>(job: &NormGradRows) {
     let len = job.len;
-    let far = AHEAD.next_multiple_of(len);
+    let far = ahead(len, job.terms.len() + 1);
     let (first, others) = (job.terms[0], &job.terms[1..]);
     for r in 0..job.rows {
         let at = r * len;
@@ -396,7 +401,7 @@ unsafe fn norm_grad<V: Wide, const A: usize, const ASK: u8>(job: &NormGradRows) 
 #[inline(always)]
 unsafe fn softmax<V: Wide, const A: usize, const LOG: bool, const ASK: u8>(job: &SoftmaxRows) {
     let len = job.len;
-    let far = AHEAD.next_multiple_of(len);
+    let far = ahead(len, 1);
     for r in 0..job.rows {
         let x = job.x.wrapping_add(r * len);
         let to = job.to.row(r * len);
