@@ -42,6 +42,9 @@ OPTIMIZERS = {
     "adamax": lambda T, p: T.optim.Adamax(p, lr=0.05, maximize=True),
     "nadam": lambda T, p: T.optim.NAdam(p, lr=0.05, weight_decay=0.1, decoupled_weight_decay=True),
     "radam": lambda T, p: T.optim.RAdam(p, lr=0.05, betas=(0.8, 0.9)),
+    "rprop": lambda T, p: T.optim.Rprop(p, lr=0.02, step_sizes=(1e-3, 0.2)),
+    "asgd": lambda T, p: T.optim.ASGD(p, lr=0.01, lambd=0.1, t0=2, weight_decay=0.1),
+    "adafactor": lambda T, p: T.optim.Adafactor(p, lr=0.1, weight_decay=0.1),
     "decoupled": lambda T, p: T.optim.Adam(p, lr=0.1, weight_decay=0.3, decoupled_weight_decay=True),
 }
 
@@ -74,6 +77,64 @@ def test_state_goes_between_gt_and_pytorch(kind):
     run(again, params, 2)
     run(back, right_params, 2)
     check(params, right_params)
+
+
+def bent(library, make, steps, **settings):
+    """Walks down a bent valley by L-BFGS; the first loss of each step, what was looked at in all, and where it ends."""
+    x = make(np.array([[-1.5, 2.0, 0.5], [1.2, -0.3, 0.9]]), grad=True)
+    y = make(np.array([0.3, -0.8]), grad=True)
+    optimizer = library.optim.LBFGS([x, y], **settings)
+
+    def closure():
+        optimizer.zero_grad()
+        z = x.reshape(-1)
+        loss = (z[1:] - z[:-1] ** 2).square().sum() + (1 - z).square().sum() * 0.01 + ((y - z[:2]) ** 4).sum()
+        loss = -loss if settings.get("maximize") else loss
+        loss.backward()
+        return loss
+
+    losses = [optimizer.step(closure).item() for _ in range(steps)]
+    state = optimizer.state_dict()["state"][0]
+    return losses, (state["func_evals"], state["n_iter"]), [x, y]
+
+
+@pytest.mark.parametrize("search", [None, "strong_wolfe"])
+@pytest.mark.parametrize("settings", [{}, {"lr": 0.3, "history_size": 3}, {"lr": 0.1, "max_iter": 7}], ids=str)
+def test_lbfgs_finds_the_least(search, settings):
+    settings = {**settings, "line_search_fn": search}
+    losses, looked, ends = bent(gt, ours, 5, **settings)
+    assert losses[-1] < losses[0] / 5
+    upwards, *_ = bent(gt, ours, 5, **settings, maximize=True)
+    np.testing.assert_allclose(upwards, [-loss for loss in losses], rtol=1e-6)
+    if torch is not None:
+        right_losses, right_looked, right_ends = bent(torch, theirs, 5, **settings)
+        assert looked == right_looked
+        np.testing.assert_allclose(losses, right_losses, rtol=1e-4, atol=1e-7)
+        check(ends, right_ends, (1e-4, 1e-5))
+
+
+def test_lbfgs_goes_on_from_its_state():
+    x = gt.tensor([-1.5, 2.0, 0.5], dtype=gt.float64, requires_grad=True)
+    copy = x.detach().clone().requires_grad_()
+
+    def step(optimizer, x):
+        def closure():
+            optimizer.zero_grad()
+            loss = (x[1:] - x[:-1] ** 2).square().sum() + (1 - x).square().sum()
+            loss.backward()
+            return loss
+
+        return optimizer.step(closure)
+
+    first = gt.optim.LBFGS([x], max_iter=4)
+    step(first, x)
+    second = gt.optim.LBFGS([copy], max_iter=4)
+    second.load_state_dict(first.state_dict())
+    copy.data.copy_(x.detach())
+    for _ in range(3):
+        assert step(first, x).item() == step(second, copy).item()
+    with pytest.raises(ValueError, match="parameter groups"):
+        gt.optim.LBFGS([{"params": [x]}, {"params": [copy]}])
 
 
 def test_state_survives_a_file(tmp_path):

@@ -7,6 +7,7 @@ from helpers import torch
 
 import gt
 
+NEWER = ["Rprop", "ASGD", "Adafactor", "LBFGS"]
 LIBRARIES = [gt] if torch is None else [gt, torch]
 each_library = pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.__name__)
 
@@ -162,7 +163,9 @@ def test_a_loss_that_broadcasts_warns(library):
 
 
 @pytest.mark.skipif(torch is None, reason="PyTorch is not installed")
-@pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam"])
+@pytest.mark.parametrize(
+    "kind", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", *NEWER]
+)
 def test_optimizers_print_as_torch_prints(kind):
     mine, right = (getattr(library.optim, kind)([parameter(library)]) for library in (gt, torch))
     assert repr(mine) == repr(right)

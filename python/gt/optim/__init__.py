@@ -2,12 +2,16 @@
 
 from gt._gt import Tensor, _adam_step, _sgd_step
 from gt.optim import lr_scheduler
+from gt.optim.lbfgs import LBFGS
 from gt.optim.optimizer import Optimizer
-from gt.optim.others import Adadelta, Adagrad, Adamax, NAdam, RAdam, RMSprop
+from gt.optim.others import ASGD, Adadelta, Adafactor, Adagrad, Adamax, NAdam, RAdam, RMSprop, Rprop
 
 __all__ = [
+    "ASGD",
+    "LBFGS",
     "SGD",
     "Adadelta",
+    "Adafactor",
     "Adagrad",
     "Adam",
     "AdamW",
@@ -16,6 +20,7 @@ __all__ = [
     "Optimizer",
     "RAdam",
     "RMSprop",
+    "Rprop",
     "lr_scheduler",
     "swa_utils",
 ]

@@ -2,7 +2,7 @@
 
 import math
 
-from gt._gt import full_like, ones, zeros_like
+from gt._gt import as_tensor, full_like, ones, ones_like, zeros, zeros_like
 from gt.autograd.grad_mode import no_grad
 from gt.optim.optimizer import Optimizer
 
@@ -17,14 +17,16 @@ class _Each(Optimizer):
     """An optimizer that steps one parameter after the other."""
 
     # Settings that PyTorch's optimizer has and that change nothing here.
-    _more: dict = {"capturable": False}
+    _more: dict = {"capturable": False, "differentiable": False}
+    # Weight decay is a part of the gradient.
+    _decays = True
 
-    def __init__(self, params, defaults, *, maximize=False, foreach=None, differentiable=False, **more):
-        if differentiable:
+    def __init__(self, params, defaults, *, maximize=False, foreach=None, **more):
+        if more.get("differentiable"):
             raise ValueError("optimizer: differentiable=True is not supported; a step keeps no gradient history")
         for name in set(more) - set(self._more):
             raise TypeError(f"{type(self).__name__}: got an unexpected keyword argument '{name}'")
-        extra = {"maximize": maximize, "foreach": foreach, "differentiable": False, **self._more, **more}
+        extra = {"maximize": maximize, "foreach": foreach, **self._more, **more}
         super().__init__(params, {**defaults, **extra})
 
     @no_grad()
@@ -38,7 +40,7 @@ class _Each(Optimizer):
                 state["step"] = 0
                 self._start(p, state, group)
             state["step"] += 1
-            if group["weight_decay"] and not group.get("decoupled_weight_decay"):
+            if self._decays and group.get("weight_decay") and not group.get("decoupled_weight_decay"):
                 grad = grad + group["weight_decay"] * p
             self._update(p, grad, state, group)
 
@@ -82,7 +84,7 @@ class RMSprop(_Each):
 class Adagrad(_Each):
     """Gradients divided by the root of the sum of their squares."""
 
-    _more = {"fused": None}
+    _more = {"fused": None, "differentiable": False}
 
     def __init__(self, params, lr=1e-2, lr_decay=0, weight_decay=0, initial_accumulator_value=0, eps=1e-10, **options):
         _check(lr=lr, lr_decay=lr_decay, weight_decay=weight_decay, eps=eps)
@@ -222,3 +224,103 @@ class RAdam(_WithBetas):
             return
         rect = math.sqrt((length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length))
         p.add_(corrected * math.sqrt(left) / (square.sqrt() + group["eps"]), alpha=-lr * rect)
+
+
+class Rprop(_Each):
+    """Steps of a size for each number, which grows while its gradient keeps its sign and shrinks when that changes."""
+
+    def __init__(self, params, lr=1e-2, etas=(0.5, 1.2), step_sizes=(1e-6, 50), **options):
+        _check(lr=lr)
+        if not 0.0 < etas[0] < 1.0 < etas[1]:
+            raise ValueError(f"Invalid eta values: {etas[0]}, {etas[1]}")
+        super().__init__(params, {"lr": lr, "etas": etas, "step_sizes": step_sizes}, **options)
+
+    def _start(self, p, state, group):
+        state["prev"], state["step_size"] = zeros_like(p), full_like(p, float(group["lr"]))
+
+    def _update(self, p, grad, state, group):
+        (shrink, grow), (least, most) = group["etas"], group["step_sizes"]
+        turn = grad * state["prev"]
+        turned = turn < 0
+        factor = ones_like(turn).masked_fill(turn > 0, grow).masked_fill(turned, shrink)
+        size = state["step_size"].mul_(factor).clamp_(least, most)
+        grad = grad.masked_fill(turned, 0.0)
+        p.addcmul_(grad.sign(), size, value=-1)
+        state["prev"].copy_(grad)
+
+
+class ASGD(_Each):
+    """Gradient descent with a falling rate, whose parameters are averaged on the side."""
+
+    def __init__(self, params, lr=1e-2, lambd=1e-4, alpha=0.75, t0=1e6, weight_decay=0, **options):
+        _check(lr=lr, weight_decay=weight_decay)
+        settings = {"lr": lr, "lambd": lambd, "alpha": alpha, "t0": t0, "weight_decay": weight_decay}
+        super().__init__(params, settings, **options)
+
+    def _start(self, p, state, group):
+        state["eta"], state["mu"], state["ax"] = as_tensor(float(group["lr"])), ones(()), zeros_like(p)
+
+    def _update(self, p, grad, state, group):
+        step, lr, decay = state["step"], float(group["lr"]), group["lambd"]
+        rate = state["eta"].to(p.dtype)
+        p.mul_(1 - decay * rate).sub_(grad * rate)
+        if step - 1 > group["t0"] + 1:
+            state["ax"].add_((p - state["ax"]) * state["mu"].to(p.dtype))
+        else:
+            state["ax"].copy_(p)
+        state["eta"] = as_tensor(lr / (1 + decay * lr * step) ** group["alpha"])
+        state["mu"] = as_tensor(1 / max(1.0, step - group["t0"]))
+
+    def _loaded(self, name, value, param):
+        if name in ("eta", "mu"):
+            return as_tensor(float(value))
+        return super()._loaded(name, value, param)
+
+
+class Adafactor(_Each):
+    """Squares of gradients kept for rows and columns instead of every number; steps as large as the parameters say."""
+
+    _more: dict = {}
+    _decays = False
+
+    def __init__(self, params, lr=1e-2, beta2_decay=-0.8, eps=(None, 1e-3), d=1.0, weight_decay=0.0, **options):
+        _check(lr=lr, weight_decay=weight_decay)
+        if beta2_decay > 0.0:
+            raise ValueError(f"beta2_decay should be <= 0 but is: {beta2_decay}")
+        if eps[0] is not None and eps[0] < 0.0:
+            raise ValueError(f"epsilon1 should be >= 0 but is: {eps[0]}")
+        if eps[1] < 0.0:
+            raise ValueError(f"epsilon2 should be >= 0 but is: {eps[1]}")
+        if d < 1.0:
+            raise ValueError(f"Clipping threshold d should be >= 1 but is: {d}")
+        settings = {"lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d, "weight_decay": weight_decay}
+        super().__init__(params, settings, **options)
+
+    def _start(self, p, state, group):
+        if p.dim() > 1:
+            rows, columns = list(p.shape), list(p.shape)
+            rows[-1] = columns[-2] = 1
+            state["row_var"], state["col_var"] = zeros(rows, dtype=p.dtype), zeros(columns, dtype=p.dtype)
+        else:
+            state["variance"] = zeros_like(p)
+
+    def _update(self, p, grad, state, group):
+        step, lr, root = state["step"], group["lr"], math.sqrt(p.numel())
+        least, smallest = group["eps"]
+        if least is None:
+            from gt.composed.info import finfo
+
+            least = finfo(p.dtype).eps
+        new = step ** group["beta2_decay"]
+        rate = (p.norm() / root).clamp(min=smallest) * min(lr, 1 / math.sqrt(step))
+        if group["weight_decay"]:
+            p.mul_(1 - lr * group["weight_decay"])
+        square = grad * grad
+        if p.dim() > 1:
+            rows = state["row_var"].lerp_(square.mean(-1, keepdim=True), new)
+            columns = state["col_var"].lerp_(square.mean(-2, keepdim=True), new)
+            variance = rows @ columns / rows.mean(-2, keepdim=True).clamp(min=least)
+        else:
+            variance = state["variance"].lerp_(square, new)
+        update = grad * variance.clamp(min=least * least).rsqrt()
+        p.sub_(update * (rate / (update.norm() / (root * group["d"])).clamp(min=1.0)))
