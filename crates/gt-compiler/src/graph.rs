@@ -107,13 +107,16 @@ impl Graph {
             options,
             starts: structure.starts(),
             met: uses(structure, types.len()),
+            last: last_uses(structure, types.len()),
+            views: HashMap::default(),
+            whole: HashMap::default(),
             once: HashSet::default(),
             refs: Vec::with_capacity(types.len()),
             seen: HashMap::with_capacity_and_hasher(structure.instrs.len(), Default::default()),
         };
         for (i, input) in structure.inputs.iter().enumerate() {
             let node = b.node(What::Input, i as u32, input.ty.clone(), Uses::new());
-            b.refs.push(Ref { node, map: WHOLE });
+            b.refer(Ref { node, map: WHOLE });
         }
         for i in 0..structure.instrs.len() {
             b.shared(i, &types[b.starts[i] as usize..b.starts[i + 1] as usize])?;
@@ -189,6 +192,20 @@ fn uses(structure: &Structure, values: usize) -> Vec<u32> {
     met
 }
 
+/// The last instruction that reads each value; after all of them for live-outs.
+fn last_uses(structure: &Structure, values: usize) -> Vec<u32> {
+    let mut last = vec![0; values];
+    for (i, instr) in structure.instrs.iter().enumerate() {
+        for arg in &instr.args {
+            if let Arg::Value(v) = arg {
+                last[*v as usize] = i as u32;
+            }
+        }
+    }
+    structure.outs.iter().for_each(|&v| last[v as usize] = u32::MAX);
+    last
+}
+
 /// The hashes are good already.
 #[derive(Default)]
 struct Passed(u64);
@@ -211,6 +228,11 @@ pub(crate) struct Builder<'a> {
     starts: Vec<u32>,
     /// How often each value of the structure is used.
     met: Vec<u32>,
+    /// Where each value of the structure is read last.
+    last: Vec<u32>,
+    /// Per node, the values that show a part of it, and where those that are all of it are read last.
+    views: HashMap<u32, Vec<u32>, foldhash::fast::FixedState>,
+    whole: HashMap<u32, u32, foldhash::fast::FixedState>,
     /// Joined values that are used once.
     pub once: HashSet<u32, foldhash::fast::FixedState>,
     /// What each value of the structure has become.
@@ -251,6 +273,41 @@ impl Builder<'_> {
         self.node(What::Elementwise(None), instr, ty, [Use::Val(r)].into_iter().collect())
     }
 
+    /// The next value of the structure is this.
+    fn refer(&mut self, r: Ref) {
+        let value = self.refs.len() as u32;
+        self.refs.push(r);
+        match r.map {
+            WHOLE => {
+                let last = self.whole.entry(r.node).or_default();
+                *last = self.last[value as usize].max(*last);
+            }
+            _ => self.views.entry(r.node).or_default().push(value),
+        }
+    }
+
+    /// Instruction `i` is about to write over a node that nobody reads as a whole any more: takes out what is still wanted of
+    /// parts of it. Otherwise all of it would be copied for them.
+    fn take_out(&mut self, i: u32, base: Ref) {
+        let node = &self.graph.nodes[base.node as usize];
+        let lent = matches!(node.what, What::Input) && !self.structure.inputs[node.instr as usize].dies;
+        if lent || self.whole.get(&base.node).is_some_and(|&last| last > i) {
+            return;
+        }
+        let size = node.ty.shape.numel();
+        let Some(views) = self.views.get_mut(&base.node) else { return };
+        for value in std::mem::take(views) {
+            let r = self.refs[value as usize];
+            if self.last[value as usize] > i && self.graph.shape(r).numel() <= size {
+                let node = self.dense(r, i);
+                self.refs[value as usize] = match node == r.node {
+                    true => r,
+                    false => self.mapped(node, Map::dense(self.graph.shape(r)), self.graph.shape(r).clone()),
+                };
+            }
+        }
+    }
+
     fn arg(&self, arg: &Arg) -> Use {
         match arg {
             Arg::Value(v) => Use::Val(self.refs[*v as usize]),
@@ -281,7 +338,9 @@ impl Builder<'_> {
                     && other.args.len() == args.len()
                     && other.args.iter().zip(&args).all(|(a, b)| self.arg(a) == *b);
                 if equal {
-                    self.refs.extend_from_within(self.starts[j] as usize..self.starts[j + 1] as usize);
+                    for v in self.starts[j]..self.starts[j + 1] {
+                        self.refer(self.refs[v as usize]);
+                    }
                     return Ok(());
                 }
             }
@@ -290,10 +349,10 @@ impl Builder<'_> {
             }
         }
         let made = self.instr(i as u32, &instr.op, args, &types[0])?;
-        self.refs.push(made);
+        self.refer(made);
         for ty in &types[1..] {
             let part = self.whole(What::Part, i as u32, ty, [Use::Val(made)].into_iter().collect());
-            self.refs.push(part);
+            self.refer(part);
         }
         Ok(())
     }
@@ -350,6 +409,7 @@ impl Builder<'_> {
                 if let Some(put) = self.put_tile(i, path, &args) {
                     return Ok(put);
                 }
+                self.take_out(i, val(&args, 0)?);
                 let base = self.dense(val(&args, 0)?, i);
                 let starts: SmallVec<[Num; 4]> = args[2..]
                     .iter()
@@ -378,6 +438,7 @@ impl Builder<'_> {
                 self.one_hot(i, *dim, *mode, ty, &args)
             }
             Op::Scatter { dim, .. } | Op::TakePut { dim, .. } => {
+                self.take_out(i, val(&args, 0)?);
                 let base = self.dense(val(&args, 0)?, i);
                 // The base may have got here as a reshape of something dense.
                 let wrap = matches!(op, Op::TakePut { .. });

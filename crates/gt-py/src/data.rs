@@ -78,7 +78,7 @@ fn nested(obj: &Bound<PyAny>, dtype: Option<DType>, wants_grad: bool) -> Result<
     let ty = Ty::new(dtype.unwrap_or(found), Shape(reader.shape));
     let mut bytes = Vec::with_capacity(ty.bytes());
     for x in reader.elements {
-        x.write(ty.dtype, &mut bytes);
+        arith::element(x, ty.dtype)?.write(ty.dtype, &mut bytes);
     }
     Ok(create::from_bytes(ty, bytes)?)
 }

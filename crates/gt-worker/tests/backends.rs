@@ -557,6 +557,33 @@ fn a_dying_buffer_is_written_in_place_and_a_shared_one_is_not() {
     assert_ne!(*backend.download(&second).unwrap(), after.data);
 }
 
+/// Rows that are kept, or put elsewhere, from a buffer that is written over: a row is copied, not the buffer.
+#[test]
+fn parts_of_what_is_written_over_are_taken_out_first() {
+    let (fused, reference) = (CpuBackend::new(Some(1)), open("reference", None).unwrap());
+    let unfused = CpuBackend::with_options(Some(1), CompileOptions { fuse: false, ..Default::default() });
+    let base = ramp(DType::F32, &[1000, 64]);
+    let row = View::Slice { dim: 0, len: 1, step: 1 };
+    let slice = |of, k| (Op::View(row.clone()), vec![Arg::Value(of), Arg::Slot(k)]);
+    let put = |of, value, k| (Op::Put { path: vec![row.clone()] }, vec![Arg::Value(of), value, Arg::Slot(k)]);
+    let one = Arg::Const(Scalar::Float(1.0));
+    // Three rows kept and overwritten; two rows that change places; rows kept of a buffer that stays as well.
+    let kept = vec![slice(0, 0), put(0, one, 0), slice(2, 1), put(2, one, 1), slice(4, 2), put(4, one, 2)];
+    let swapped = vec![slice(0, 0), slice(0, 1), put(0, Arg::Value(2), 0), put(3, Arg::Value(1), 1)];
+    let stays = vec![slice(0, 0), put(0, one, 1), slice(2, 0)];
+    let cases = [(kept, vec![1, 3, 5, 6], 1), (swapped, vec![4], 1), (stays, vec![0, 1, 2, 3], 2)];
+    let slots = [3, 7, 3].map(|k| Slot::Num(Scalar::Int(k)));
+    for (program, outs, copies) in cases {
+        let s = structure(&[(base.ty.clone(), true)], program, outs, 3);
+        let plan = fused.compile(&s, &s.check().unwrap(), Effort::Quick).unwrap();
+        assert!(plan.text().matches("= copy").count() <= copies, "{}", plan.text());
+        let inputs = std::slice::from_ref(&base);
+        let want = run(reference.as_ref(), &s, inputs, &slots).unwrap();
+        same_bits(0, "cpu and reference", &run(&fused, &s, inputs, &slots).unwrap(), &want);
+        same_bits(0, "unfused and reference", &run(&unfused, &s, inputs, &slots).unwrap(), &want);
+    }
+}
+
 #[test]
 fn elementwise_results_take_over_dying_inputs() {
     let backend = CpuBackend::new(Some(1));

@@ -255,10 +255,10 @@ class ParameterList(Module):
 class ParameterDict(Module):
     """Parameters, and what else it is given, by name. Of a plain dictionary the names are sorted, as in PyTorch."""
 
-    def __init__(self, values=None):
+    def __init__(self, parameters=None):
         super().__init__()
         self._keys = {}
-        self.update(() if values is None else values)
+        self.update(() if parameters is None else parameters)
 
     def extra_repr(self):
         return _shown(self.items(), Tensor.type)

@@ -308,6 +308,9 @@ class TransformerEncoder(_Stack):
 class TransformerDecoder(_Stack):
     """A stack of decoder layers."""
 
+    def __init__(self, decoder_layer, num_layers, norm=None):
+        super().__init__(decoder_layer, num_layers, norm)
+
     def forward(self, tgt, memory, **masks):
         return self._through(tgt, memory, **masks)
 

@@ -114,7 +114,7 @@ pub(crate) fn int_range(dtype: DType) -> (i64, i64) {
 }
 
 /// The number as a scalar to fill elements of the type with; one that an integer type cannot hold is refused.
-pub(crate) fn element(x: Scalar, dtype: DType) -> Result<Scalar> {
+pub fn element(x: Scalar, dtype: DType) -> Result<Scalar> {
     if dtype.kind() == Kind::Int {
         let (min, max) = int_range(dtype);
         let fits = match x {

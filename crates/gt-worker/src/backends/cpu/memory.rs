@@ -115,10 +115,10 @@ impl Pool {
                 self.kept.fetch_sub(size as u64, Ordering::Relaxed);
                 ptr
             }
-            None => match system_alloc(size) {
+            None => match self.alloc(now, size) {
                 Some(ptr) => ptr,
                 None => {
-                    self.release_kept();
+                    self.release_kept(0);
                     match system_alloc(size) {
                         Some(ptr) => ptr,
                         None => {
@@ -132,15 +132,21 @@ impl Pool {
         Ok(Block { ptr, bytes, class, size, pool: self.clone() })
     }
 
-    /// Gives everything that is kept back to the system.
-    fn release_kept(&self) {
-        for (i, list) in self.free.iter().enumerate() {
-            let blocks = std::mem::take(&mut *list.lock());
-            if blocks.is_empty() {
-                continue;
-            }
-            let size = size_of_class(i);
-            for Raw(ptr) in blocks {
+    /// A new block. With it `used` bytes are in use; where much memory is, what other sizes have kept makes room.
+    fn alloc(&self, used: u64, size: usize) -> Option<NonNull<u8>> {
+        let room = self.limit() / 2;
+        if used + self.kept.load(Ordering::Relaxed) > room {
+            self.release_kept(room.saturating_sub(used));
+        }
+        system_alloc(size)
+    }
+
+    /// Gives what is kept back to the system, the largest blocks first, until at most `left` bytes are.
+    pub fn release_kept(&self, left: u64) {
+        for (i, list) in self.free.iter().enumerate().rev() {
+            while self.kept.load(Ordering::Relaxed) > left {
+                let Some(Raw(ptr)) = list.lock().pop() else { break };
+                let size = size_of_class(i);
                 self.kept.fetch_sub(size as u64, Ordering::Relaxed);
                 system_free(ptr, size);
             }
@@ -199,7 +205,7 @@ fn system_free(ptr: NonNull<u8>, size: usize) {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.release_kept();
+        self.release_kept(0);
     }
 }
 
@@ -275,6 +281,21 @@ mod tests {
         drop(larger);
         drop(pool.take_arena(65 << 20).unwrap());
         assert_eq!((pool.kept.load(Ordering::Relaxed), pool.usage().0), (class(82 << 20).1 as u64, 0));
+    }
+
+    #[test]
+    fn what_other_sizes_keep_makes_room() {
+        let pool = Pool::new(200 << 20);
+        let total = || pool.usage().0 + pool.kept.load(Ordering::Relaxed);
+        for megabytes in [30, 40, 50, 60, 70, 80] {
+            drop(pool.take(megabytes << 20).unwrap());
+            assert!(total() <= 100 << 20, "{megabytes}: {}", total());
+        }
+        let large = pool.take(150 << 20).unwrap();
+        assert_eq!(pool.kept.load(Ordering::Relaxed), 0);
+        drop(large);
+        pool.release_kept(0);
+        assert_eq!(total(), 0);
     }
 
     #[test]

@@ -155,6 +155,10 @@ impl Backend for CpuBackend {
         self.pool.reset_peak();
     }
 
+    fn shrink(&self) {
+        self.pool.release_kept(0);
+    }
+
     fn compile(&self, structure: &Arc<Structure>, types: &[Ty], effort: Effort) -> Result<Arc<dyn Plan>> {
         let options = CompileOptions { apart: effort == Effort::Apart, ..self.options };
         let plan = gt_compiler::compile(structure, types, options)?;
