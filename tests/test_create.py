@@ -202,3 +202,23 @@ def test_tensors_of_one_element_in_a_list_are_numbers():
     assert gt.tensor([gt.tensor([1.0]), gt.tensor([2.0])]).tolist() == [1.0, 2.0]
     assert gt.tensor([[gt.tensor([[1]])], [gt.tensor(2)]]).tolist() == [[1], [2]]
     assert gt.tensor([gt.tensor([1, 2]), gt.tensor([3, 4])]).tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize(
+    "data, dtype, bad",
+    [
+        ([300, 2], gt.int8, "300"),
+        ([[1, 2], [3, 2**40]], gt.int32, "1099511627776"),
+        ([-1, 256], gt.uint8, "256"),
+        ([1e10], gt.int32, "10000000000"),
+        ([1, float("nan")], gt.int64, "NaN"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused_in_lists_too(data, dtype, bad):
+    with pytest.raises(RuntimeError, match=f"value {bad}.* cannot be converted to type .* without overflow"):
+        gt.tensor(data, dtype=dtype)
+    if torch is not None:
+        with pytest.raises((RuntimeError, ValueError)):
+            torch.tensor(data, dtype=getattr(torch, str(dtype).rsplit(".", 1)[-1]))
+    # Negative numbers wrap around where there are none, as in PyTorch.
+    assert gt.tensor([-1, 2], dtype=gt.uint8).tolist() == [255, 2]

@@ -505,6 +505,20 @@ print(gt.ones(2).tolist())
 # Edits while a program runs.
 
 
+def test_a_file_is_watched_from_another_folder_too(tmp_path, monkeypatch):
+    path, other = tmp_path / "c.yaml", tmp_path / "other"
+    other.mkdir()
+    write(path, "moved: {layout: 0}\n")
+    write(other / "c.yaml", "moved: {layout: 3}\n")
+    monkeypatch.chdir(tmp_path)
+    gt.load_config("c.yaml")
+    monkeypatch.chdir(other)
+    write(path, "moved: {layout: 1}\n# edited\n")
+    os.utime(path, ns=(1, 10**18))
+    gt.ones(3).sum().item()
+    assert gt.get_signal_config("moved").layout == 1
+
+
 def test_an_edited_file_counts_from_the_next_step_on(tmp_path, capfd, monkeypatch):
     monkeypatch.setenv("GT_VERBOSE", "1")
     path = tmp_path / "c.yaml"

@@ -53,6 +53,7 @@ class Run:
         self.optimizer = gt.optim.AdamW(self.model.parameters(), lr=args.lr)
         samples = train.synthetic(self.model.config.vocab_size, args.batch_size * args.steps, args.seq_len)
         kept, early = [], min(2, args.steps - 1)
+        before, start = self._busy(), time.perf_counter()
         for at in range(0, len(samples), args.batch_size):
             if len(kept) == early:
                 # The first steps are those in which plans are made.

@@ -15,23 +15,25 @@ const S: SessionId = SessionId(1);
 fn machine(workers: u32) -> Machine {
     let mut machine = Machine::new(Config::default());
     let mut out = Vec::new();
-    for i in 0..workers {
-        let info = WorkerInfo {
-            name: format!("w{i}"),
-            backend: "test".into(),
-            device: "test".into(),
-            threads: 1,
-            memory: 1 << 30,
-            endpoint: None,
-            ticket_key: [0; 16],
-            process: gt_net::process::Process::this(),
-            gangs: false,
-            speed: Default::default(),
-        };
-        machine.step(0, Event::WorkerUp { worker: WorkerId(i), info }, &mut out);
-    }
+    (0..workers).for_each(|i| arrive(&mut machine, i, &format!("w{i}")));
     machine.step(0, Event::ClientUp { session: S, name: "c".into(), vars: Vec::new() }, &mut out);
     machine
+}
+
+fn arrive(machine: &mut Machine, id: u32, name: &str) {
+    let info = WorkerInfo {
+        name: name.into(),
+        backend: "test".into(),
+        device: "test".into(),
+        threads: 1,
+        memory: 1 << 30,
+        endpoint: None,
+        ticket_key: [0; 16],
+        process: gt_net::process::Process::this(),
+        gangs: false,
+        speed: Default::default(),
+    };
+    machine.step(0, Event::WorkerUp { worker: WorkerId(id), info }, &mut Vec::new());
 }
 
 fn send(machine: &mut Machine, message: ClientMsg) -> Vec<Action> {
@@ -116,16 +118,43 @@ fn a_spec_that_is_none_ends_the_session() {
     assert!(told[0].starts_with("fatal: signal: its mesh and its layout"), "{told:?}");
 }
 
+/// The worker that a program under a signal goes to.
+fn place(machine: &mut Machine, seq: u64, signal: u32) -> Option<WorkerId> {
+    send(machine, marked(seq, signal)).iter().find_map(|a| match a {
+        Action::ToWorker(worker, WorkerCmd::Batch { .. }) => Some(*worker),
+        _ => None,
+    })
+}
+
 #[test]
 fn a_program_of_one_worker_runs_there() {
     let mut machine = machine(3);
     send(&mut machine, ClientMsg::Signals { specs: vec![spec("last", &[2]), spec("first", &[0])] });
     for (seq, signal, worker) in [(1, 0, 2), (2, 1, 0), (3, 0, 2)] {
-        let actions = send(&mut machine, marked(seq, signal));
-        let to = actions.iter().find_map(|a| match a {
-            Action::ToWorker(worker, WorkerCmd::Batch { .. }) => Some(*worker),
-            _ => None,
-        });
-        assert_eq!(to, Some(WorkerId(worker)));
+        assert_eq!(place(&mut machine, seq, signal), Some(WorkerId(worker)));
     }
+}
+
+#[test]
+fn workers_keep_their_numbers_when_others_go_and_come() {
+    let mut machine = machine(4);
+    let specs = (0..4).map(|i| spec(&format!("only {i}"), &[i])).collect();
+    send(&mut machine, ClientMsg::Signals { specs });
+    for worker in [0, 2] {
+        let gone = Event::WorkerGone { worker: WorkerId(worker), reason: "killed".into() };
+        machine.step(1, gone, &mut Vec::new());
+    }
+    assert_eq!(place(&mut machine, 1, 1), Some(WorkerId(1)));
+    assert_eq!(place(&mut machine, 2, 3), Some(WorkerId(3)));
+    let failed = told(&send(&mut machine, marked(3, 2)));
+    assert!(failed[0].contains("only workers [1, 3] are connected"), "{failed:?}");
+    // One that comes back takes its number, another the lowest that is free, and then a new one.
+    for (id, name) in [(4, "w2"), (5, "other"), (6, "w0")] {
+        arrive(&mut machine, id, name);
+    }
+    assert_eq!(place(&mut machine, 4, 2), Some(WorkerId(4)));
+    assert_eq!(place(&mut machine, 5, 0), Some(WorkerId(5)));
+    assert_eq!(place(&mut machine, 6, 3), Some(WorkerId(3)));
+    send(&mut machine, ClientMsg::Signals { specs: vec![spec("new", &[4])] });
+    assert_eq!(place(&mut machine, 7, 4), Some(WorkerId(6)));
 }

@@ -90,12 +90,13 @@ impl SignalSpec {
         Ok(())
     }
 
-    /// The mesh on `count` connected workers. Workers that are not there are left out, and axes shrink, the first one
-    /// first, until the mesh fits; an error if none of the workers is there.
-    pub fn on(&self, count: usize) -> Result<Present> {
-        let there = |workers: &[u32]| workers.iter().copied().filter(|w| (*w as usize) < count).collect();
+    /// The mesh on the workers that are connected, whose numbers are given in order. Workers that are not there are left out,
+    /// and axes shrink, the first one first, until the mesh fits; an error if none of the workers is there.
+    pub fn on(&self, connected: &[u32]) -> Result<Present> {
+        let count = connected.len();
+        let there = |workers: &[u32]| workers.iter().copied().filter(|w| connected.contains(w)).collect();
         let mut workers: Vec<u32> = match self.workers.is_empty() {
-            true => (0..count as u32).collect(),
+            true => connected.to_vec(),
             false => there(&self.workers),
         };
         let instead = workers.is_empty();
@@ -103,10 +104,13 @@ impl SignalSpec {
             workers = there(&self.others);
         }
         if workers.is_empty() {
-            let connected = match count {
-                0 => "no worker is connected".to_string(),
-                1 => "only worker 0 is connected".to_string(),
-                n => format!("only workers 0 to {} are connected", n - 1),
+            let connected = match *connected {
+                [] => "no worker is connected".to_string(),
+                [one] => format!("only worker {one} is connected"),
+                [first, .., last] if (last - first) as usize + 1 == count => {
+                    format!("only workers {first} to {last} are connected")
+                }
+                _ => format!("only workers {connected:?} are connected"),
             };
             bail!(
                 Value,
@@ -125,7 +129,7 @@ impl SignalSpec {
         }
         let shape = self.shape_on(workers.len());
         let asked: usize = self.axes.iter().map(|a| a.size.max(1) as usize).product();
-        let missing: Vec<u32> = self.workers.iter().copied().filter(|w| *w as usize >= count).collect();
+        let missing: Vec<u32> = self.workers.iter().copied().filter(|w| !connected.contains(w)).collect();
         let used: usize = shape.iter().product();
         let short = used < asked || !missing.is_empty();
         workers.truncate(used);
@@ -185,22 +189,39 @@ mod tests {
         SignalSpec { name: "grid".into(), axes, workers: workers.to_vec(), lays, ..SignalSpec::default() }
     }
 
+    fn first(count: u32) -> Vec<u32> {
+        (0..count).collect()
+    }
+
+    #[test]
+    fn workers_keep_their_numbers_when_one_of_them_is_gone() {
+        let on = grid(&[0], &[1, 2]).on(&[1, 2]).unwrap();
+        assert_eq!((on.workers, on.warning), (vec![1, 2], None));
+        let on = grid(&[0], &[]).on(&[0, 2, 3]).unwrap();
+        assert_eq!((on.shape, on.workers, on.warning), (vec![3], vec![0, 2, 3], None));
+        let on = grid(&[0], &[0, 2]).on(&[1, 2]).unwrap();
+        assert_eq!(on.workers, [2]);
+        assert!(on.warning.unwrap().contains("workers [0] are not there"));
+        let error = grid(&[0], &[1]).on(&[0, 2, 5]).unwrap_err().to_string();
+        assert!(error.contains("only workers [0, 2, 5] are connected"), "{error}");
+    }
+
     #[test]
     fn all_there_is_no_warning() {
-        let on = grid(&[2, 2], &[0, 1, 2, 3]).on(4).unwrap();
+        let on = grid(&[2, 2], &[0, 1, 2, 3]).on(&first(4)).unwrap();
         assert_eq!((on.shape, on.workers, on.warning), (vec![2, 2], vec![0, 1, 2, 3], None));
-        let on = grid(&[0], &[]).on(3).unwrap();
+        let on = grid(&[0], &[]).on(&first(3)).unwrap();
         assert_eq!((on.shape, on.workers, on.warning), (vec![3], vec![0, 1, 2], None));
     }
 
     #[test]
     fn what_is_missing_is_left_out_with_a_warning() {
-        let on = grid(&[0], &[0, 1, 5]).on(2).unwrap();
+        let on = grid(&[0], &[0, 1, 5]).on(&first(2)).unwrap();
         assert_eq!((on.shape, on.workers), (vec![2], vec![0, 1]));
         assert!(on.warning.unwrap().contains("workers [5] are not there"));
         let shapes = [(1, vec![1, 1]), (2, vec![1, 2]), (3, vec![1, 2]), (4, vec![2, 2]), (9, vec![2, 2])];
         for (count, shape) in shapes {
-            let on = grid(&[2, 2], &[]).on(count).unwrap();
+            let on = grid(&[2, 2], &[]).on(&first(count)).unwrap();
             assert_eq!(on.shape, shape);
             assert_eq!(on.workers.len(), shape.iter().product::<usize>());
             assert_eq!(on.warning.is_some(), count < 4, "{count}");
@@ -209,16 +230,16 @@ mod tests {
 
     #[test]
     fn an_open_axis_takes_what_the_others_leave() {
-        assert_eq!(grid(&[0, 2], &[]).on(8).unwrap().shape, [4, 2]);
-        assert_eq!(grid(&[2, 0], &[]).on(7).unwrap().shape, [2, 3]);
-        assert_eq!(grid(&[0, 4], &[]).on(2).unwrap().shape, [1, 2]);
+        assert_eq!(grid(&[0, 2], &[]).on(&first(8)).unwrap().shape, [4, 2]);
+        assert_eq!(grid(&[2, 0], &[]).on(&first(7)).unwrap().shape, [2, 3]);
+        assert_eq!(grid(&[0, 4], &[]).on(&first(2)).unwrap().shape, [1, 2]);
     }
 
     #[test]
     fn stages_divide_the_workers_and_share_them_when_they_are_few() {
         let stage = |i, count| {
             let spec = SignalSpec { part: (i, 3), ..grid(&[0], &[]) };
-            spec.on(count).unwrap().workers
+            spec.on(&first(count)).unwrap().workers
         };
         assert_eq!([stage(0, 7), stage(1, 7), stage(2, 7)], [vec![0, 1, 2], vec![3, 4], vec![5, 6]]);
         assert_eq!([stage(0, 2), stage(1, 2), stage(2, 2)], [vec![0], vec![0], vec![1]]);
@@ -227,7 +248,7 @@ mod tests {
 
     #[test]
     fn none_there_is_an_error() {
-        let error = grid(&[0], &[4, 5]).on(2).unwrap_err().to_string();
+        let error = grid(&[0], &[4, 5]).on(&first(2)).unwrap_err().to_string();
         assert!(error.contains("none of its workers [4, 5] is there, only workers 0 to 1"), "{error}");
     }
 

@@ -40,7 +40,14 @@ pub fn run(args: Args) -> Result<i32> {
     if entries.is_empty() {
         bail!(Value, "explain: nothing happened: run something meanwhile, or name an instruction log");
     }
-    for session in sessions(&entries) {
+    let sessions = sessions(&entries);
+    if sessions.is_empty() {
+        bail!(
+            Value,
+            "explain: no program ran in what was seen: run something meanwhile, or name a longer log"
+        );
+    }
+    for session in sessions {
         let own = |e: &&Entry| e.count("session") == Some(session) || e.event == "STEPS" || e.event == "MOVE";
         let own: Vec<Entry> = entries.iter().filter(own).cloned().collect();
         let programs: Vec<u64> =

@@ -250,11 +250,13 @@ fn look(path: &Path) -> Option<Seen> {
 
 impl State {
     fn load(&mut self, path: &Path) -> Result<()> {
+        // It is watched, and the process may change its folder.
+        let path = &std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
         let seen = look(path);
         let others: Vec<String> = self.signals.iter().map(|s| s.name.clone()).collect();
         let signals = config::read(&node::read(path)?, &others)?;
         // What the same file gave before and gives no more is gone.
-        if let Some(old) = self.file.take_if(|f| f.path == path) {
+        if let Some(old) = self.file.take_if(|f| f.path == *path) {
             self.signals.retain(|s| !old.names.contains(&s.name));
         }
         let names = signals.iter().map(|s| s.name.clone()).collect();

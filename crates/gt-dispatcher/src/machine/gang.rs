@@ -117,10 +117,8 @@ impl Session {
     /// largest input in pieces, else all if the session's programs are divided by themselves.
     pub(super) fn mesh(&self, program: &Program, cx: &mut Cx) -> Option<Arc<Mesh>> {
         if let Some(mark) = program.structure.marks.first() {
-            let present = self.signals.get(mark.signal)?.on(cx.pool.len()).ok()?;
-            let ids: Vec<WorkerId> = cx.pool.iter().map(|(id, _)| id).collect();
-            let workers: Vec<WorkerId> =
-                present.workers.iter().filter_map(|at| ids.get(*at as usize).copied()).collect();
+            let present = self.signals.get(mark.signal)?.on(&cx.pool.positions()).ok()?;
+            let workers: Vec<WorkerId> = present.workers.iter().filter_map(|at| cx.pool.at(*at)).collect();
             if let [_] = workers[..] {
                 return None;
             }

@@ -12,6 +12,8 @@ pub(super) struct Worker {
     pub info: WorkerInfo,
     /// What the log calls it.
     pub whom: Arc<str>,
+    /// The number by which signals name it.
+    pub position: u32,
     /// Programs sent there and not reported as finished.
     pub queued: u64,
     /// Bytes of all tensors held or expected there.
@@ -27,6 +29,8 @@ pub(super) struct Worker {
 #[derive(Default)]
 pub(super) struct Pool {
     workers: BTreeMap<WorkerId, Worker>,
+    /// The numbers of workers that are gone, with their names: the others keep theirs.
+    gone: BTreeMap<u32, String>,
     placements: u64,
     /// How often a worker has come or gone.
     state: u64,
@@ -44,13 +48,41 @@ impl Pool {
     pub fn add(&mut self, id: WorkerId, info: WorkerInfo) {
         let (whom, sessions) = (whom(&info), BTreeSet::new());
         self.state += 1;
-        self.workers
-            .insert(id, Worker { info, whom, queued: 0, live_bytes: 0, sessions, homes: 0, placed: 0 });
+        let position = self.free_position(&info.name);
+        let worker = Worker { info, whom, position, queued: 0, live_bytes: 0, sessions, homes: 0, placed: 0 };
+        self.workers.insert(id, worker);
+    }
+
+    /// The number of a worker that comes: that of the one of this name that went, else the lowest that is free.
+    fn free_position(&mut self, name: &str) -> u32 {
+        let own = self.gone.iter().find(|(_, gone)| *gone == name);
+        let free = own.or(self.gone.iter().next()).map(|(position, _)| *position);
+        match free {
+            Some(position) => {
+                self.gone.remove(&position);
+                position
+            }
+            None => self.workers.len() as u32,
+        }
+    }
+
+    /// The numbers of those that are there, in order.
+    pub fn positions(&self) -> Vec<u32> {
+        let mut positions: Vec<u32> = self.workers.values().map(|w| w.position).collect();
+        positions.sort_unstable();
+        positions
+    }
+
+    /// The worker of a number, if it is there.
+    pub fn at(&self, position: u32) -> Option<WorkerId> {
+        self.workers.iter().find(|(_, w)| w.position == position).map(|(id, _)| *id)
     }
 
     pub fn remove(&mut self, id: WorkerId) -> Option<Worker> {
         self.state += 1;
-        self.workers.remove(&id)
+        let gone = self.workers.remove(&id)?;
+        self.gone.insert(gone.position, gone.info.name.clone());
+        Some(gone)
     }
 
     /// A number that stays as it is while the same workers are connected.

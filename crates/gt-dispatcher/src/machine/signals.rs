@@ -49,7 +49,7 @@ impl Session {
         let Some(spec) = self.signals.get(signal) else {
             bail!(Value, "program: it names signal {signal}, which was never sent");
         };
-        let present = spec.on(cx.pool.len())?;
+        let present = spec.on(&cx.pool.positions())?;
         // One signal may mean many layouts, and they are all short of the same workers.
         if let Some(warning) = &present.warning
             && !self.signals.told.contains(warning)
@@ -65,7 +65,7 @@ impl Session {
     pub(super) fn marked_place(&mut self, structure: &Structure, cx: &mut Cx) -> Option<WorkerId> {
         let mesh = self.mesh_of(structure.marks.first()?.signal, cx).ok()?;
         match mesh.workers[..] {
-            [position] => cx.pool.iter().nth(position as usize).map(|(id, _)| id),
+            [position] => cx.pool.at(position),
             _ => None,
         }
     }

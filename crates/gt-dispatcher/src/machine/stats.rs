@@ -96,6 +96,9 @@ impl Machine {
         for (worker, stats) in &mut ask.got {
             stats.queued = self.pool.get(*worker).map_or(0, |w| w.queued);
         }
+        // In the order in which signals count them.
+        let mut got: Vec<(WorkerId, WorkerStats)> = ask.got.into_iter().collect();
+        got.sort_by_key(|(worker, _)| self.pool.get(*worker).map(|w| w.position));
         let sessions = self.sessions.len() as u64;
         let Some(session) = self.sessions.get(&ask.session) else { return };
         let c = &session.counters;
@@ -106,7 +109,7 @@ impl Machine {
             moves: c.moves,
             moved_bytes: c.moved_bytes,
             sessions,
-            workers: ask.got.into_values().collect(),
+            workers: got.into_iter().map(|(_, stats)| stats).collect(),
         };
         out.push(Action::ToClient(ask.session, SessionMsg::Stats { req: ask.req, stats }));
     }
