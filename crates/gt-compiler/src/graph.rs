@@ -108,8 +108,8 @@ impl Graph {
             starts: structure.starts(),
             met: uses(structure, types.len()),
             last: last_uses(structure, types.len()),
-            views: HashMap::default(),
-            whole: HashMap::default(),
+            views: Vec::new(),
+            whole: Vec::with_capacity(types.len() + 4),
             once: HashSet::default(),
             refs: Vec::with_capacity(types.len()),
             seen: HashMap::with_capacity_and_hasher(structure.instrs.len(), Default::default()),
@@ -230,9 +230,10 @@ pub(crate) struct Builder<'a> {
     met: Vec<u32>,
     /// Where each value of the structure is read last.
     last: Vec<u32>,
-    /// Per node, the values that show a part of it, and where those that are all of it are read last.
-    views: HashMap<u32, Vec<u32>, foldhash::fast::FixedState>,
-    whole: HashMap<u32, u32, foldhash::fast::FixedState>,
+    /// Values that show a part of a node: the node, the value.
+    views: Vec<(u32, u32)>,
+    /// Where each node is read last as a whole, as far as known.
+    whole: Vec<u32>,
     /// Joined values that are used once.
     pub once: HashSet<u32, foldhash::fast::FixedState>,
     /// What each value of the structure has become.
@@ -277,13 +278,14 @@ impl Builder<'_> {
     fn refer(&mut self, r: Ref) {
         let value = self.refs.len() as u32;
         self.refs.push(r);
-        match r.map {
-            WHOLE => {
-                let last = self.whole.entry(r.node).or_default();
-                *last = self.last[value as usize].max(*last);
-            }
-            _ => self.views.entry(r.node).or_default().push(value),
+        if r.map != WHOLE {
+            return self.views.push((r.node, value));
         }
+        let node = r.node as usize;
+        if self.whole.len() <= node {
+            self.whole.resize(node + 1, 0);
+        }
+        self.whole[node] = self.whole[node].max(self.last[value as usize]);
     }
 
     /// Instruction `i` is about to write over a node that nobody reads as a whole any more: takes out what is still wanted of
@@ -291,12 +293,14 @@ impl Builder<'_> {
     fn take_out(&mut self, i: u32, base: Ref) {
         let node = &self.graph.nodes[base.node as usize];
         let lent = matches!(node.what, What::Input) && !self.structure.inputs[node.instr as usize].dies;
-        if lent || self.whole.get(&base.node).is_some_and(|&last| last > i) {
+        if lent || self.whole.get(base.node as usize).is_some_and(|&last| last > i) {
             return;
         }
         let size = node.ty.shape.numel();
-        let Some(views) = self.views.get_mut(&base.node) else { return };
-        for value in std::mem::take(views) {
+        let of = |view: &(u32, u32)| view.0 == base.node;
+        let (views, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.views).into_iter().partition(of);
+        self.views = others;
+        for (_, value) in views {
             let r = self.refs[value as usize];
             if self.last[value as usize] > i && self.graph.shape(r).numel() <= size {
                 let node = self.dense(r, i);

@@ -147,9 +147,15 @@ impl PyTensor {
     }
 
     #[pyo3(signature = (memory_format = None))]
-    fn contiguous(&self, memory_format: Option<&Bound<PyAny>>) -> Result<PyTensor> {
-        let _ = memory_format;
-        Ok(self.wrap(moves::contiguous(&self.t)?))
+    fn contiguous<'py>(
+        slf: Bound<'py, Self>,
+        memory_format: Option<&Bound<PyAny>>,
+    ) -> Result<Bound<'py, Self>> {
+        let (me, _) = (slf.get(), memory_format);
+        match me.t.is_contiguous() {
+            true => Ok(slf),
+            false => Ok(Bound::new(slf.py(), me.wrap(moves::contiguous(&me.t)?))?),
+        }
     }
 
     #[pyo3(signature = (*, memory_format = None))]
