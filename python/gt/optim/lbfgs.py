@@ -1,7 +1,6 @@
 """L-BFGS: steps along directions that a short history of gradients makes better than the gradient."""
 
 import math
-from typing import Any
 
 from gt._gt import cat, zeros_like
 from gt.autograd.grad_mode import enable_grad, no_grad
@@ -180,7 +179,7 @@ FLATTEN = 0.9
 LEAST = 1e-9
 
 
-def strong_wolfe(at: Any, start: _Point, step, direction, most):
+def strong_wolfe(at, start, step, direction, most):
     """A step along a direction after which both the loss and the slope are as they should be. Gives the point and how
     many were looked at, `most` beside the first."""
     size = float(direction.abs().max())

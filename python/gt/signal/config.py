@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import typing  # noqa: F401  # dataclasses looks at it, also while another thread imports it
 
 from gt import _gt
 
