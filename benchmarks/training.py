@@ -175,7 +175,7 @@ def chargpt(side):
     return train(side, model, optimizer, lambda m, x, y: m.loss(x, y), token_batches(96, 16, 128), 20, 5)
 
 
-def map_over(side, shape, fn, rounds=40, warmup=20):
+def map_over(side, shape, fn, rounds=40, warmup=40):
     """One function of one large tensor; each call has another input, since GT shares equal work. Within the warm-up a
     worker finds out how large results are written best."""
     inputs = [side.lib.randn(*shape) for _ in range(3)]

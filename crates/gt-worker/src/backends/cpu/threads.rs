@@ -15,9 +15,9 @@ pub struct Threads {
 }
 
 struct Shared {
-    /// The job as one word: its number, how many tasks it has and which is next. Whoever moves `next` below `tasks`
-    /// owns that task, and the job cannot end before it is done; so what `work` holds belongs to it.
-    claim: AtomicU64,
+    /// Each thread's tasks of the job: neighbours, and in the next job of as many tasks the same ones, so that a thread
+    /// finds in its caches what it wrote there. Whoever has none left takes some of the others'.
+    shares: Box<[Tasks]>,
     /// The two words of a `*const dyn Fn(usize)`.
     work: [AtomicUsize; 2],
     /// Tasks of the job that are done.
@@ -43,9 +43,41 @@ struct Shared {
 /// Bits of a task's number.
 const BITS: u32 = 20;
 const MOST: usize = 1 << (BITS - 1);
+const MASK: u64 = (1 << BITS) - 1;
 
-fn word(epoch: u64, tasks: usize) -> u64 {
-    (epoch << (2 * BITS)) | ((tasks as u64) << BITS)
+/// What is left of a range of tasks as one word: the job's number, the end and the next. Whoever takes a task off either
+/// side owns it, and the job cannot end before it is done; so what `work` holds belongs to it. On lines of its own,
+/// since its thread changes it all the time.
+#[repr(align(128))]
+struct Tasks(AtomicU64);
+
+impl Tasks {
+    fn set(&self, epoch: u64, first: usize, end: usize) {
+        self.0.store((epoch << (2 * BITS)) | ((end as u64) << BITS) | first as u64, Ordering::SeqCst);
+    }
+
+    #[inline]
+    fn any(&self) -> bool {
+        let word = self.0.load(Ordering::SeqCst);
+        word & MASK < (word >> BITS) & MASK
+    }
+
+    /// The next task for the thread whose tasks these are, the last one for another.
+    #[inline]
+    fn take(&self, own: bool) -> Option<usize> {
+        let mut word = self.0.load(Ordering::Acquire);
+        loop {
+            let (next, end) = (word & MASK, (word >> BITS) & MASK);
+            if next >= end {
+                return None;
+            }
+            let (task, left) = if own { (next, word + 1) } else { (end - 1, word - (1 << BITS)) };
+            match self.0.compare_exchange_weak(word, left, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Some(task as usize),
+                Err(now) => word = now,
+            }
+        }
+    }
 }
 
 /// How long a thread looks for work before it goes to sleep, and how long while a caller holds an `Awake`.
@@ -55,25 +87,18 @@ const LOOK_LONGER: Duration = Duration::from_micros(400);
 impl Shared {
     /// A task of the job that runs, now this thread's to do.
     #[inline]
-    fn next(&self) -> Option<(u64, usize)> {
-        let mask = (1u64 << BITS) - 1;
-        let mut claim = self.claim.load(Ordering::Acquire);
-        loop {
-            let (next, tasks) = (claim & mask, (claim >> BITS) & mask);
-            if next >= tasks {
-                return None;
-            }
-            match self.claim.compare_exchange_weak(claim, claim + 1, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return Some((tasks, next as usize)),
-                Err(now) => claim = now,
-            }
-        }
+    fn next(&self, thread: usize) -> Option<usize> {
+        let others = || {
+            let n = self.shares.len();
+            (1..n).find_map(|k| self.shares[(thread + k) % n].take(false))
+        };
+        self.shares[thread].take(true).or_else(others)
     }
 
-    fn has_work(&self) -> bool {
-        let claim = self.claim.load(Ordering::SeqCst);
-        let mask = (1u64 << BITS) - 1;
-        claim & mask < (claim >> BITS) & mask
+    #[inline]
+    fn has_work(&self, thread: usize) -> bool {
+        let n = self.shares.len();
+        (0..n).any(|k| self.shares[(thread + k) % n].any())
     }
 
     /// How long the last helper is to stay away.
@@ -167,7 +192,7 @@ impl Threads {
 
     fn start(count: usize, cores: Option<&[usize]>) -> Threads {
         let shared = Arc::new(Shared {
-            claim: AtomicU64::new(0),
+            shares: (0..count.max(1)).map(|_| Tasks(AtomicU64::new(0))).collect(),
             work: [AtomicUsize::new(0), AtomicUsize::new(0)],
             done: AtomicUsize::new(0),
             waiting: AtomicBool::new(false),
@@ -188,7 +213,7 @@ impl Threads {
                 let core = cores.map(|cores| cores[i]);
                 let work = move || {
                     core.into_iter().for_each(pin);
-                    help(&shared, i + 1 == count);
+                    help(&shared, i, i + 1 == count);
                 };
                 std::thread::Builder::new().name(format!("gt-cpu-{i}")).spawn(work).ok()
             })
@@ -260,10 +285,16 @@ impl Threads {
         shared.work[1].store(words[1], Ordering::Relaxed);
         shared.done.store(0, Ordering::Relaxed);
         shared.resting.store(false, Ordering::Relaxed);
-        shared.claim.store(word(*epoch, tasks), Ordering::SeqCst);
+        let n = shared.shares.len();
+        // Of fewer tasks than threads the caller has the first.
+        let first = |thread: usize| (tasks * thread).div_ceil(n);
+        // The helpers' go out first: they have a way to go.
+        for (thread, share) in shared.shares.iter().enumerate().rev() {
+            share.set(*epoch, first(thread), first(thread + 1));
+        }
         shared.rouse();
         let mut finish = Finish { shared, tasks, mine: 0 };
-        while let Some((_, i)) = shared.next() {
+        while let Some(i) = shared.next(0) {
             finish.mine += 1;
             work(i);
         }
@@ -282,7 +313,7 @@ impl Drop for Finish<'_> {
     fn drop(&mut self) {
         let shared = self.shared;
         // After a panic the tasks that are left are nobody's to do.
-        while shared.next().is_some() {
+        while shared.next(0).is_some() {
             self.mine += 1;
         }
         let theirs = self.tasks - self.mine;
@@ -300,7 +331,7 @@ impl Drop for Finish<'_> {
 }
 
 /// The life of a helper. The last of them is the one that leaves its core to others.
-fn help(shared: &Shared, last: bool) {
+fn help(shared: &Shared, thread: usize, last: bool) {
     let away = || if last { shared.away() } else { None };
     loop {
         if away().is_some() {
@@ -309,7 +340,7 @@ fn help(shared: &Shared, last: bool) {
                 shared.back.wait_for(&mut lock, time);
             }
         }
-        while let Some((_, i)) = away().is_none().then(|| shared.next()).flatten() {
+        while let Some(i) = away().is_none().then(|| shared.next(thread)).flatten() {
             let words = [shared.work[0].load(Ordering::Relaxed), shared.work[1].load(Ordering::Relaxed)];
             // SAFETY: the task is ours, so the caller still waits in `run`, and the closure it stored there lives.
             let work = unsafe { &*std::mem::transmute::<[usize; 2], *const (dyn Fn(usize) + Sync)>(words) };
@@ -328,7 +359,8 @@ fn help(shared: &Shared, last: bool) {
             0 => LOOK,
             _ => LOOK_LONGER,
         };
-        if look(limit, || shared.has_work() || shared.stop.load(Ordering::Relaxed) || away().is_some()) {
+        if look(limit, || shared.has_work(thread) || shared.stop.load(Ordering::Relaxed) || away().is_some())
+        {
             if shared.stop.load(Ordering::SeqCst) {
                 return;
             }
@@ -336,7 +368,7 @@ fn help(shared: &Shared, last: bool) {
         }
         let mut lock = shared.lock.lock();
         shared.sleepers.fetch_add(1, Ordering::SeqCst);
-        while !shared.has_work() && !shared.stop.load(Ordering::SeqCst) {
+        while !shared.has_work(thread) && !shared.stop.load(Ordering::SeqCst) {
             shared.wake.wait(&mut lock);
             if shared.awake.load(Ordering::Relaxed) > 0 {
                 break;

@@ -9,11 +9,11 @@ use std::time::Instant;
 const FIRST: u32 = 2;
 /// Runs through the caches in a trial, then past them, and how many of each count: the last. The first of a way find the last
 /// cache as the other left it, and it takes a while until that keeps what is written again.
-const THROUGH: u32 = 8;
-const PAST: u32 = 4;
-const COUNT: u32 = 3;
+const THROUGH: u32 = 20;
+const PAST: u32 = 6;
+const COUNT: u32 = 4;
 /// Runs after which both are tried again.
-const AGAIN: u32 = 400;
+const AGAIN: u32 = 600;
 
 /// What is known of a kernel's two ways.
 #[derive(Default)]
