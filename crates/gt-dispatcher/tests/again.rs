@@ -2,102 +2,14 @@
 
 #[path = "../../gt-worker/tests/common/mod.rs"]
 mod common;
+mod rig;
 
 use common::{full, mul_add};
-use gt_dispatcher::{Action, Config, Event, Machine};
+use gt_dispatcher::Event;
 use gt_ir::{Program, TensorId};
-use gt_net::msg::{
-    Batch, ClientMsg, Run, SessionId, SessionMsg, Share, WorkerCmd, WorkerId, WorkerInfo, WorkerMsg,
-};
+use gt_net::msg::{Share, WorkerId};
+use rig::{Rig, WORKERS, errors, rig, rig_of, shares, update};
 use std::sync::Arc;
-
-const S: SessionId = SessionId(1);
-const WORKERS: u32 = 3;
-
-struct Rig {
-    machine: Machine,
-    seq: u64,
-    memory: u64,
-}
-
-/// Workers that divide whatever can be divided.
-fn rig() -> Rig {
-    rig_of(1 << 30)
-}
-
-/// The same, each with so much memory.
-fn rig_of(memory: u64) -> Rig {
-    let mut rig = Rig { machine: Machine::new(Config::default()), seq: 0, memory };
-    (0..WORKERS).for_each(|i| drop(rig.add_worker(i)));
-    let vars = [("GT_AUTO_SHARD", "1"), ("GT_SHARD_MIN", "0")];
-    let vars = vars.map(|(name, value)| (name.to_string(), value.to_string())).to_vec();
-    rig.step(Event::ClientUp { session: S, name: "c".into(), vars });
-    rig
-}
-
-impl Rig {
-    fn step(&mut self, event: Event) -> Vec<Action> {
-        let mut out = Vec::new();
-        self.machine.step(0, event, &mut out);
-        self.machine.check_invariants().unwrap();
-        out
-    }
-
-    fn add_worker(&mut self, i: u32) -> Vec<Action> {
-        let info = WorkerInfo {
-            name: format!("w{i}"),
-            backend: "test".into(),
-            device: "test".into(),
-            threads: 1,
-            memory: self.memory,
-            endpoint: None,
-            ticket_key: [0; 16],
-            process: gt_net::process::Process::this(),
-            gangs: true,
-            speed: Default::default(),
-        };
-        self.step(Event::WorkerUp { worker: WorkerId(i), info })
-    }
-
-    /// Sends a program, and has all its workers finish it.
-    fn run(&mut self, program: Program) -> Vec<Action> {
-        self.seq += 1;
-        let seq = self.seq;
-        let runs = vec![Run { seq, program, prefix: None }];
-        let sent = self.step(Event::Client(S, ClientMsg::Batch(Batch { runs, ..Batch::default() })));
-        for (worker, _) in shares(&sent) {
-            let update = WorkerMsg::Update {
-                session: S,
-                finished: vec![seq],
-                values: Vec::new(),
-                failures: Vec::new(),
-                spared: Vec::new(),
-                compiled: Vec::new(),
-                session_bytes: 0,
-            };
-            self.step(Event::Worker(worker, update));
-        }
-        sent
-    }
-}
-
-/// What goes to the workers of a gang.
-fn shares(actions: &[Action]) -> Vec<(WorkerId, Share)> {
-    let pick = |a: &Action| match a {
-        Action::ToWorker(worker, WorkerCmd::Gang { share, .. }) => Some((*worker, share.clone())),
-        _ => None,
-    };
-    actions.iter().filter_map(pick).collect()
-}
-
-/// The errors among some actions.
-fn errors(actions: &[Action]) -> Vec<String> {
-    let failures = |a: &Action| match a {
-        Action::ToClient(_, SessionMsg::Update { failures, .. }) => failures.clone(),
-        _ => Vec::new(),
-    };
-    actions.iter().flat_map(failures).map(|(_, failure)| failure.error.to_string()).collect()
-}
 
 #[test]
 fn a_program_that_comes_again_goes_as_it_went() {
@@ -216,16 +128,8 @@ fn what_cannot_be_put_together_stays_in_pieces() {
     for (worker, share) in added {
         let error = gt_ir::Error::Runtime("out of memory".into());
         let failure = gt_net::msg::Failure { root: share.seq, instr: None, error };
-        let update = WorkerMsg::Update {
-            session: S,
-            finished: vec![share.seq],
-            values: Vec::new(),
-            failures: vec![(share.seq, failure)],
-            spared: Vec::new(),
-            compiled: Vec::new(),
-            session_bytes: 0,
-        };
-        rig.step(Event::Worker(worker, update));
+        let told = update(vec![share.seq], Vec::new(), vec![(share.seq, failure)]);
+        rig.step(Event::Worker(worker, told));
     }
     for i in 2..5 {
         let (meet, added) = meetings(&mut rig, i);

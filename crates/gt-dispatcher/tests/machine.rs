@@ -2,6 +2,7 @@
 
 #[path = "../../gt-worker/tests/common/mod.rs"]
 mod common;
+mod rig;
 
 use common::{full, ints, mul_add, to_bytes};
 use gt_dispatcher::{Action, Carry, Config, Event, Machine, Way};
@@ -11,6 +12,7 @@ use gt_net::msg::{
     Batch, ClientMsg, Fetch, Prefix, Run, SessionId, SessionMsg, Value, WorkerCmd, WorkerId, WorkerInfo,
     WorkerMsg,
 };
+use rig::info;
 use std::sync::Arc;
 
 const S: SessionId = SessionId(1);
@@ -44,18 +46,7 @@ impl Rig {
     }
 
     fn add_worker_of(&mut self, backend: &str, i: u32) -> Vec<Action> {
-        let info = WorkerInfo {
-            name: format!("w{i}"),
-            backend: backend.into(),
-            device: "test".into(),
-            threads: 1,
-            memory: 1 << 30,
-            endpoint: None,
-            ticket_key: [0; 16],
-            process: gt_net::process::Process::this(),
-            gangs: true,
-            speed: Default::default(),
-        };
+        let info = WorkerInfo { backend: backend.into(), gangs: true, ..info(&format!("w{i}")) };
         self.step(Event::WorkerUp { worker: WorkerId(i), info })
     }
 
@@ -196,18 +187,7 @@ fn a_program_s_frees_reach_other_holders_only_when_it_succeeded() {
 #[test]
 fn carried_bytes_never_come_to_the_machine() {
     let mut rig = rig(Config::default(), 0);
-    let info = WorkerInfo {
-        name: "w".into(),
-        backend: "test".into(),
-        device: "test".into(),
-        threads: 1,
-        memory: 1 << 30,
-        endpoint: Some(Endpoint::default()),
-        ticket_key: [0; 16],
-        process: gt_net::process::Process::this(),
-        gangs: false,
-        speed: Default::default(),
-    };
+    let info = WorkerInfo { endpoint: Some(Endpoint::default()), ..info("w") };
     let worker = WorkerId(3);
     rig.step(Event::WorkerUp { worker, info });
     let tensor = TensorId(1);

@@ -2,12 +2,14 @@
 
 #[path = "../../gt-worker/tests/common/mod.rs"]
 mod common;
+mod rig;
 
 use common::full;
 use gt_dispatcher::{Action, Config, Event, Machine};
 use gt_ir::Program;
 use gt_ir::signal::{Lay, Mark, MeshAxis, SignalSpec};
-use gt_net::msg::{Batch, ClientMsg, Run, SessionId, SessionMsg, WorkerCmd, WorkerId, WorkerInfo};
+use gt_net::msg::{Batch, ClientMsg, Run, SessionId, SessionMsg, WorkerCmd, WorkerId};
+use rig::info;
 use std::sync::Arc;
 
 const S: SessionId = SessionId(1);
@@ -21,19 +23,7 @@ fn machine(workers: u32) -> Machine {
 }
 
 fn arrive(machine: &mut Machine, id: u32, name: &str) {
-    let info = WorkerInfo {
-        name: name.into(),
-        backend: "test".into(),
-        device: "test".into(),
-        threads: 1,
-        memory: 1 << 30,
-        endpoint: None,
-        ticket_key: [0; 16],
-        process: gt_net::process::Process::this(),
-        gangs: false,
-        speed: Default::default(),
-    };
-    machine.step(0, Event::WorkerUp { worker: WorkerId(id), info }, &mut Vec::new());
+    machine.step(0, Event::WorkerUp { worker: WorkerId(id), info: info(name) }, &mut Vec::new());
 }
 
 fn send(machine: &mut Machine, message: ClientMsg) -> Vec<Action> {

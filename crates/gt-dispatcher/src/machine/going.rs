@@ -3,9 +3,10 @@
 
 use super::Cx;
 use super::course::Course;
+use super::gang::ADDED;
 use super::mesh::{Known, Mesh, Situation};
 use super::message::Parts;
-use super::session::{Pending, Session};
+use super::session::{Pending, Rest, Session};
 use super::tensor::{Joined, Made, Spread, Tensor};
 use crate::shard::{self, Divided};
 use gt_ir::program::Without;
@@ -16,6 +17,8 @@ use std::sync::Arc;
 
 /// Programs of more instructions are not worked out again without the one that failed.
 const RESCUED: usize = 4096;
+/// How often a program is sent again.
+const AGAIN: u8 = 8;
 
 impl Session {
     /// Sends a divided program to its workers.
@@ -199,14 +202,72 @@ impl Session {
 
     /// Has what did not depend on a failed instruction worked out again: a tensor that was merely recorded beside a
     /// mistake is not lost with it. Gives the live-outs that will have a value after all.
-    pub(super) fn rescue(&mut self, whole: &Share, failed: usize, cx: &mut Cx) -> Vec<TensorId> {
-        self.try_rescue(&whole.clone().run().program, failed, cx).unwrap_or_default()
+    pub(super) fn rescue(
+        &mut self,
+        whole: &Share,
+        rest: Option<&Rest>,
+        failed: usize,
+        cx: &mut Cx,
+    ) -> Vec<TensorId> {
+        let program = whole.clone().run().program;
+        let left = || {
+            if program.structure.instrs.len() > RESCUED {
+                return None;
+            }
+            let starts = program.structure.starts();
+            let mut lost = vec![false; *starts.last()? as usize];
+            let Without { mut structure, outs, kept } =
+                program.structure.without(&starts, &mut lost, failed)?;
+            let ids = outs.iter().map(|k| program.outs[*k]);
+            let (outs, ids) = structure.outs.iter().zip(ids).filter(|(_, id)| self.may_lie_anew(*id)).unzip();
+            structure.outs = outs;
+            let left = Program {
+                key: structure.key(),
+                structure: Arc::new(structure),
+                inputs: program.inputs.clone(),
+                outs: ids,
+                slots: program.slots.clone(),
+                frees: Vec::new(),
+            };
+            Some((left, kept))
+        };
+        let Some((left, mut kept)) = left() else { return Vec::new() };
+        let mut root = whole.seq;
+        if let Some(rest) = rest {
+            root = rest.root;
+            kept.iter_mut().for_each(|i| *i = rest.kept[*i as usize]);
+        }
+        let seq = self.last_added + 1;
+        let Some(pending) = self.divide_again(seq, &left, Vec::new(), cx) else { return Vec::new() };
+        self.last_added = seq;
+        let rest = Some(Rest { root, kept });
+        self.added.insert(seq, pending.after(rest, 0));
+        left.outs
     }
 
-    fn try_rescue(&mut self, program: &Program, failed: usize, cx: &mut Cx) -> Option<Vec<TensorId>> {
-        if program.structure.instrs.len() > RESCUED {
-            return None;
-        }
+    /// Sends a divided program again that failed only because it came before its inputs were computed again. Gives it
+    /// back if that is not so.
+    pub(super) fn send_again(&mut self, seq: u64, done: Pending, cx: &mut Cx) -> Option<Pending> {
+        let Some(whole) = done.whole.as_ref().filter(|_| done.again < AGAIN) else { return Some(done) };
+        let program = whole.clone().run().program;
+        let Some(pending) = self.divide_again(seq, &program, done.frees.clone(), cx) else {
+            return Some(done);
+        };
+        let pending = pending.after(done.rest, done.again + 1);
+        let map = if seq > ADDED { &mut self.added } else { &mut self.pending };
+        map.insert(seq, pending);
+        None
+    }
+
+    /// Divides a program as its inputs lie now and sends it; nothing if one of them has no value. Its results, which
+    /// are known, lie as this says from now on.
+    fn divide_again(
+        &mut self,
+        seq: u64,
+        program: &Program,
+        frees: Vec<TensorId>,
+        cx: &mut Cx,
+    ) -> Option<Pending> {
         let mesh = self.mesh(program, cx)?;
         let here = |id: &TensorId| {
             let tensor = self.tensors.get(*id)?;
@@ -217,38 +278,46 @@ impl Session {
             (tensor.poison.is_none() && fits).then_some(())
         };
         program.inputs.iter().map(here).collect::<Option<Vec<()>>>()?;
-        let starts = program.structure.starts();
-        let mut lost = vec![false; *starts.last()? as usize];
-        let Without { structure, outs, .. } = program.structure.without(&starts, &mut lost, failed)?;
-        let structure = Arc::new(structure);
-        let types: Arc<[Ty]> = structure.check().ok()?.into();
-        let left = Program {
-            key: structure.key(),
-            structure,
-            inputs: program.inputs.clone(),
-            outs: outs.iter().map(|k| program.outs[*k]).collect(),
-            slots: program.slots.clone(),
-            frees: Vec::new(),
-        };
-        let inputs = self.lies(&left, &mesh, |_| true, &mut Vec::new())?;
-        let mut ask = self.situation(&left, &types, &mesh, inputs).question(&left.structure, &types);
+        if program.outs.is_empty() || !program.outs.iter().all(|id| self.may_lie_anew(*id)) {
+            return None;
+        }
+        let types: Arc<[Ty]> = program.structure.check().ok()?.into();
+        let inputs = self.lies(program, &mesh, |_| true, &mut Vec::new())?;
+        let mut ask = self.situation(program, &types, &mesh, inputs).question(&program.structure, &types);
         // It runs where its inputs are, in any case.
         ask.must = true;
         let divided = shard::divide(&ask).ok()??;
-        let made = Arc::new(Made::divided(&left.structure, &types, &mesh, &divided));
-        for (at, id) in left.outs.iter().enumerate() {
-            let tensor = self.tensors.get_mut(*id)?;
+        let made = Arc::new(Made::divided(&program.structure, &types, &mesh, &divided));
+        let whole = Share::from(Run { seq, program: program.clone(), prefix: None });
+        self.send_shares(&whole, &mesh, &divided, &mut Parts::new(), cx).ok()?;
+        for (at, id) in program.outs.iter().enumerate() {
+            let Some(tensor) = self.tensors.get_mut(*id) else { continue };
             cx.pool.release_all(&tensor.holders, tensor.bytes());
             tensor.remake(&made, at as u32);
             let bytes = tensor.bytes();
             mesh.workers.iter().for_each(|w| cx.pool.hold(*w, bytes));
         }
-        self.last_added += 1;
-        let seq = self.last_added;
-        let outs = left.outs.clone();
-        let whole = Share::from(Run { seq, program: left, prefix: None });
-        self.send_shares(&whole, &mesh, &divided, &mut Parts::new(), cx).ok()?;
-        self.added.insert(seq, Pending::divided(whole, &mesh, &divided, Vec::new()));
-        Some(outs)
+        self.remade(&program.outs);
+        Some(Pending::divided(whole, &mesh, &divided, frees))
+    }
+
+    /// True for a tensor of which no copy is under way.
+    fn may_lie_anew(&self, id: TensorId) -> bool {
+        self.tensors.get(id).is_some() && !self.moves.keys().any(|(moving, _)| *moving == id)
+    }
+
+    /// What is under way of these tensors is of before they were computed again.
+    fn remade(&mut self, ids: &[TensorId]) {
+        for gather in self.gathers.values_mut().filter(|g| ids.contains(&g.tensor)) {
+            gather.remade = true;
+        }
+        for asked in self.fetches.values_mut().filter(|a| ids.contains(&a.tensor)) {
+            asked.remade = true;
+        }
+        for joins in self.added.values_mut().filter(|p| p.joins.is_some()) {
+            if joins.outs().iter().any(|id| ids.contains(id)) {
+                joins.put_off();
+            }
+        }
     }
 }

@@ -16,7 +16,7 @@
 //! - I14 A tensor that lies in pieces and has a value is held by every worker of its mesh, none of them waiting.
 //! - I15 Messages are deferred only while the session waits, for a plan that was asked for or for tensors on their way.
 //! - I16 An unanswered piece of a fetch is at a connected worker that knows of the session.
-//! - I17 An answer is kept back only while the program whose failure it tells of is unfinished.
+//! - I17 An answer is kept back only while a program is unfinished whose failure it tells of, or which makes the tensor.
 
 use super::gang::Wait;
 use super::{Machine, Session};
@@ -87,11 +87,8 @@ impl Machine {
         for (req, asked) in &s.fetches {
             ensure(knows(asked.worker), || format!("I7: request {req}"))?;
         }
-        for value in &s.late {
-            let root = value.result.as_ref().err().map(|failure| failure.root);
-            ensure(root.is_some_and(|r| s.pending.contains_key(&r)), || {
-                format!("I17: request {}", value.req)
-            })?;
+        for late in &s.late {
+            ensure(s.is_open(late), || format!("I17: request {}", late.req))?;
         }
         for (req, gather) in &s.gathers {
             let asked = gather.waiting.iter().all(|(worker, ..)| knows(*worker));

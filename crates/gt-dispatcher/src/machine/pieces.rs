@@ -1,7 +1,7 @@
 //! Values that lie in pieces: every worker is asked for its own.
 
 use super::message::{Parts, part};
-use super::session::{Gather, Session};
+use super::session::{Gather, Late, Session};
 use super::tensor::Spread;
 use gt_ir::layout::{Layout, Part, place, range_at};
 use gt_ir::{Result, bail};
@@ -12,7 +12,14 @@ impl Session {
     pub(super) fn fetch_pieces(&mut self, fetch: Fetch, spread: &Spread, parts: &mut Parts) -> Result<()> {
         let Some(tensor) = self.tensors.get(fetch.tensor) else { return Ok(()) };
         let shape = tensor.ty.shape.clone();
-        let mut gather = Gather { waiting: Vec::new(), got: Vec::new(), from: Vec::new() };
+        let mut gather = Gather {
+            tensor: fetch.tensor,
+            waiting: Vec::new(),
+            got: Vec::new(),
+            from: Vec::new(),
+            failure: None,
+            remade: false,
+        };
         for (rank, &worker) in spread.mesh.workers.iter().enumerate() {
             let place = place(&spread.mesh.shape, rank);
             // Where an axis holds the same again, its first part is asked.
@@ -44,17 +51,22 @@ impl Session {
                 gather.got.push(Piece { starts, sizes, payload });
                 gather.from.push(worker);
             }
-            Err(failure) => {
-                self.gathers.remove(&value.req);
-                return self.tell_value(Value { req: value.req, result: Err(failure) });
-            }
+            Err(failure) => drop(gather.failure.get_or_insert(failure)),
         }
-        if gather.waiting.is_empty() {
-            let (pieces, from) = (std::mem::take(&mut gather.got), std::mem::take(&mut gather.from));
-            self.gathers.remove(&value.req);
-            // A client that cannot reach them asks for the pieces by their places.
-            from.into_iter().for_each(|worker| self.granted(value.req, worker));
-            self.news.values.push(Value { req: value.req, result: Ok(Payload::Pieces(pieces)) });
+        if !gather.waiting.is_empty() {
+            return;
+        }
+        // All have answered, so that nothing of this asking is left should the tensor be asked for again.
+        let Some(Gather { tensor, got, from, failure, remade, .. }) = self.gathers.remove(&value.req) else {
+            return;
+        };
+        match failure {
+            Some(failure) => self.tell_failure(Late { req: value.req, tensor, failure }, remade),
+            None => {
+                // A client that cannot reach them asks for the pieces by their places.
+                from.into_iter().for_each(|worker| self.granted(value.req, worker));
+                self.news.values.push(Value { req: value.req, result: Ok(Payload::Pieces(got)) });
+            }
         }
     }
 }

@@ -1,17 +1,21 @@
 //! What workers say, what becomes of a session when one is lost, and what its client is told.
 
 use super::gang::ADDED;
-use super::session::{Asked, Move, Pending, Session, no_workers};
+use super::message::Parts;
+use super::session::{Asked, Late, Move, Pending, Session, no_workers};
 use super::tensor::{Joined, Spread, Tensor};
 use super::{Action, Carry, Cx, Way};
 use gt_ir::{Error, Result, TensorId};
 use gt_net::msg::{Batch, Bytes, ClientMsg, Failure, Fetch, Payload, SessionMsg, Value, WorkerCmd, WorkerId};
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// Frees that may wait for the next message to a worker.
 const MAX_FREES: usize = 1024;
 /// Bytes of dropped tensors that do not wait for it.
 const MUCH: u64 = 8 << 20;
+/// Failures of added programs that are remembered.
+const RETOLD: usize = 64;
 
 impl Session {
     /// Programs have finished and values have come. What does not fit what was asked of the worker is ignored.
@@ -29,31 +33,84 @@ impl Session {
             self.note_update(cx, worker, &finished, &values, &failures);
         }
         failures.retain(|(seq, _)| self.unfinished(*seq).is_some_and(|p| p.workers.contains(&worker)));
+        let failed: SmallVec<[u64; 2]> = failures.iter().map(|(seq, _)| *seq).collect();
         for (seq, failure) in failures {
             self.done_at(worker, seq, Some((failure, spared.to_vec())), cx);
         }
-        for seq in finished {
+        // One that failed may have been sent again by now.
+        for seq in finished.into_iter().filter(|seq| !failed.contains(seq)) {
             self.done_at(worker, seq, None, cx);
         }
         for value in values {
             if self.gathers.contains_key(&value.req) {
                 self.got_piece(worker, value);
             } else if self.fetches.get(&value.req).is_some_and(|a| a.worker == worker) {
-                self.fetches.remove(&value.req);
-                if let Ok(Payload::Bulk { .. }) = value.result {
-                    self.granted(value.req, worker);
+                let Some(Asked { tensor, remade, .. }) = self.fetches.remove(&value.req) else { continue };
+                match value.result {
+                    Err(failure) => self.tell_failure(Late { req: value.req, tensor, failure }, remade),
+                    Ok(payload) => {
+                        if let Payload::Bulk { .. } = payload {
+                            self.granted(value.req, worker);
+                        }
+                        self.news.values.push(Value { req: value.req, result: Ok(payload) });
+                    }
                 }
-                self.tell_value(value);
             }
+        }
+        self.tell_late(cx);
+    }
+
+    /// Answers that there is no value, or waits until that is certain.
+    pub(super) fn tell_failure(&mut self, late: Late, remade: bool) {
+        if remade || self.is_open(&late) {
+            return self.late.push(late);
+        }
+        let result = Err(self.retell(late.failure));
+        self.news.values.push(Value { req: late.req, result });
+    }
+
+    /// True if the tensor may get a value after all: a program that failed is not known in full, or one that makes the
+    /// tensor is under way.
+    pub(super) fn is_open(&self, late: &Late) -> bool {
+        let mut unfinished = self.pending.iter().chain(&self.added);
+        unfinished.any(|(seq, p)| *seq == late.failure.root || p.outs().contains(&late.tensor))
+    }
+
+    /// Answers what was kept back and is certain now: tensors that have a value are asked for again.
+    fn tell_late(&mut self, cx: &mut Cx) {
+        if self.late.is_empty() {
+            return;
+        }
+        let mut parts = Parts::new();
+        for late in std::mem::take(&mut self.late) {
+            if self.is_open(&late) {
+                self.late.push(late);
+                continue;
+            }
+            let Late { req, tensor, failure } = late;
+            let known = self.tensors.get(tensor).filter(|t| t.freed_by == 0);
+            let told = match known {
+                Some(Tensor { poison: Some(why), .. }) => Err((**why).clone()),
+                Some(_) => self.fetch(Fetch { req, tensor }, &mut parts, cx).map_err(|error| Failure {
+                    root: 0,
+                    instr: None,
+                    error,
+                }),
+                None => Err(self.retell(failure)),
+            };
+            if let Err(failure) = told {
+                self.news.values.push(Value { req, result: Err(failure) });
+            }
+        }
+        for (worker, batch) in parts {
+            self.send_part(worker, batch, cx);
         }
     }
 
-    /// An answer for the client; one that tells of a failure waits until that is known in full.
-    pub(super) fn tell_value(&mut self, value: Value) {
-        match &value.result {
-            Err(failure) if self.pending.contains_key(&failure.root) => self.late.push(value),
-            _ => self.news.values.push(value),
-        }
+    /// A failure as the client can place it: what failed in a program that was added is an instruction of its own.
+    fn retell(&self, failure: Failure) -> Failure {
+        let told = self.retold.iter().find(|(seq, _)| *seq == failure.root);
+        told.map_or(failure, |(_, told)| told.clone())
     }
 
     pub(super) fn unfinished(&mut self, seq: u64) -> Option<&mut Pending> {
@@ -104,9 +161,27 @@ impl Session {
         if let Some(origins) = done.origins.as_ref().filter(|_| failure.root == seq) {
             failure.instr = failure.instr.and_then(|i| origins.get(i as usize).copied());
         }
-        let own = failure.root == seq && !matches!(failure.error, Error::Connection(_));
+        let lost = matches!(failure.error, Error::Connection(_));
+        let own = failure.root == seq && !lost;
+        let done = match failure.root == seq || lost {
+            true => done,
+            false => match self.send_again(seq, done, cx) {
+                Some(done) => done,
+                None => return,
+            },
+        };
         if let (Some(whole), Some(instr), true) = (&done.whole, failure.instr, own) {
-            spared = self.rescue(whole, instr as usize, cx);
+            spared = self.rescue(whole, done.rest.as_ref(), instr as usize, cx);
+        }
+        if let (Some(rest), true) = (&done.rest, own) {
+            let instr = failure.instr.and_then(|i| rest.kept.get(i as usize).copied());
+            failure = Failure { root: rest.root, instr, error: failure.error };
+            if self.retold.len() == RETOLD {
+                self.retold.pop_front();
+            }
+            self.retold.push_back((seq, failure.clone()));
+        } else {
+            failure = self.retell(failure);
         }
         if let (Some(was), [id], true) = (&done.joins, done.outs(), own)
             && self.in_pieces_again(*id, was, cx)
@@ -125,9 +200,6 @@ impl Session {
         }
         if seq < ADDED {
             self.news.failures.push((seq, failure));
-            for value in std::mem::take(&mut self.late) {
-                self.tell_value(value);
-            }
         }
     }
 
@@ -265,6 +337,7 @@ impl Session {
             self.gathers.remove(&req);
             self.news.values.push(Value { req, result: Err(why(0)) });
         }
+        self.tell_late(cx);
         let (lost, kept): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.relays).into_iter().partition(|(w, _, _)| *w == worker);
         self.relays = kept;
@@ -297,7 +370,7 @@ impl Session {
         let known = self.tensors.get(tensor);
         match known.filter(|t| t.poison.is_none()).and_then(|t| t.source()) {
             Some(worker) => {
-                self.fetches.insert(req, Asked { worker, tensor });
+                self.fetches.insert(req, Asked { worker, tensor, remade: false });
                 let batch = Batch { fetches: vec![Fetch { req, tensor }], ..Batch::default() };
                 self.send_part(worker, batch, cx);
             }

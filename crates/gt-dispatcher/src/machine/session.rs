@@ -57,6 +57,10 @@ pub(super) struct Pending {
     pub whole: Option<Box<Share>>,
     /// The mesh that all its workers are.
     pub mesh: Option<Arc<Mesh>>,
+    /// What it is left of, if it was added after a failure.
+    pub rest: Option<Rest>,
+    /// How often it was sent again, because what it reads was computed again.
+    pub again: u8,
     /// What it makes, unless the whole program says so.
     outs: Vec<TensorId>,
     /// How the tensor lay that it puts together, if that is what it does.
@@ -69,14 +73,36 @@ impl Pending {
     pub fn new(workers: &[WorkerId], outs: Vec<TensorId>, frees: Vec<TensorId>) -> Pending {
         let workers = SmallVec::from_slice(workers);
         let ran = workers.clone();
-        let (failure, joins) = (None, None);
-        Pending { ran, workers, failure, origins: None, whole: None, mesh: None, outs, joins, frees }
+        Pending {
+            ran,
+            workers,
+            failure: None,
+            origins: None,
+            whole: None,
+            mesh: None,
+            rest: None,
+            again: 0,
+            outs,
+            joins: None,
+            frees,
+        }
     }
 
     /// One that puts a tensor together, which lies so.
     pub fn joining(id: TensorId, spread: &Arc<Spread>) -> Pending {
         let joins = Some(spread.clone());
         Pending { joins, ..Pending::new(&spread.mesh.workers, vec![id], Vec::new()) }
+    }
+
+    /// One that was sent because of a failure.
+    pub fn after(self, rest: Option<Rest>, again: u8) -> Pending {
+        Pending { rest, again, ..self }
+    }
+
+    /// What it puts together is computed again: if it fails, that is of before.
+    pub fn put_off(&mut self) {
+        self.outs.clear();
+        self.joins = None;
     }
 
     /// A program that was divided over a mesh.
@@ -95,14 +121,28 @@ impl Pending {
     }
 }
 
+/// What is left of a program without the instructions that failed.
+#[derive(Clone, Debug)]
+pub(super) struct Rest {
+    /// The client's program.
+    pub root: u64,
+    /// Which of its instructions each one is.
+    pub kept: Vec<u32>,
+}
+
 /// A fetch of a tensor that lies on several workers.
 #[derive(Debug)]
 pub(super) struct Gather {
+    pub tensor: TensorId,
     /// Who has not answered, and where their pieces begin and end.
     pub waiting: Vec<(WorkerId, Vec<u64>, Vec<u64>)>,
     /// The pieces that have come, and from whom.
     pub got: Vec<Piece>,
     pub from: Vec<WorkerId>,
+    /// Why one of them has none.
+    pub failure: Option<Failure>,
+    /// The tensor has been computed again since it was asked for: who says that it has no value may not know that.
+    pub remade: bool,
 }
 
 /// A fetch that a worker has not answered.
@@ -110,6 +150,16 @@ pub(super) struct Gather {
 pub(super) struct Asked {
     pub worker: WorkerId,
     pub tensor: TensorId,
+    /// As in `Gather`.
+    pub remade: bool,
+}
+
+/// An answer that tells of a failure, kept back until it is known in full: the tensor may get a value after all.
+#[derive(Debug)]
+pub(super) struct Late {
+    pub req: u64,
+    pub tensor: TensorId,
+    pub failure: Failure,
 }
 
 /// What the client will be told with the next update.
@@ -189,8 +239,9 @@ pub struct Session {
     /// Programs the dispatcher itself has added, by numbers far above the client's.
     pub(super) added: BTreeMap<u64, Pending>,
     pub(super) last_added: u64,
-    /// Answers that tell of a failure which not all workers of its program have reported: the failure itself goes first.
-    pub(super) late: Vec<Value>,
+    pub(super) late: Vec<Late>,
+    /// The last failures of added programs, as failures of the client's.
+    pub(super) retold: VecDeque<(u64, Failure)>,
     /// Messages that wait for `waits`.
     pub(super) deferred: VecDeque<ClientMsg>,
     /// Workers that were asked for values since all programs had finished: they may keep the word that others have.
@@ -280,6 +331,7 @@ impl Session {
             added: BTreeMap::new(),
             last_added: ADDED,
             late: Vec::new(),
+            retold: VecDeque::new(),
             deferred: VecDeque::new(),
             looked: BTreeSet::new(),
             arriving: BTreeMap::new(),

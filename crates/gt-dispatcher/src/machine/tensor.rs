@@ -165,6 +165,7 @@ impl Tensor {
     /// It is the result of another program from now on.
     pub fn remake(&mut self, by: &Arc<Made>, at: u32) {
         self.is = Is::Made(Origin { by: by.clone(), at });
+        self.joined = Joined::Never;
     }
 
     /// The facts, to be changed.

@@ -32,7 +32,7 @@ impl Session {
             self.news.values.push(Value { req: fetch.req, result });
             return Ok(());
         };
-        let asked = Asked { worker, tensor: fetch.tensor };
+        let asked = Asked { worker, tensor: fetch.tensor, remade: false };
         if self.fetches.insert(fetch.req, asked).is_some() {
             bail!(Value, "fetch: request {} was made twice", fetch.req);
         }
