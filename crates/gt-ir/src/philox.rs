@@ -11,8 +11,11 @@
 //!
 //! Half h is words 2h (low) and 2h + 1 (high).
 
+mod batch;
+
 use crate::scalar::{to_bf16, to_f16};
 use crate::{DType, Dist};
+use batch::{BATCH, Words};
 use half::{bf16, f16};
 
 /// The four words of one block.
@@ -59,9 +62,7 @@ pub fn word64(words: [u32; 4], half: usize) -> u64 {
 /// A standard normal from one half of a block, by Box-Muller in double precision.
 #[inline]
 pub fn normal(words: [u32; 4], half: usize) -> f64 {
-    let u1 = (words[2 * half] as f64 + 1.0) * (1.0 / 4_294_967_296.0);
-    let u2 = words[2 * half + 1] as f64 * (1.0 / 4_294_967_296.0);
-    (-2.0 * u1.ln()).sqrt() * (2.0 * std::f64::consts::PI * u2).cos()
+    batch::normal(words[2 * half] as u64, words[2 * half + 1] as u64)
 }
 
 /// An integer in [low, high) from one half of a block.
@@ -74,11 +75,25 @@ pub fn int(words: [u32; 4], half: usize, low: i64, high: i64) -> i64 {
 /// Writes the elements `first..` of a random tensor; `out` is whole elements of `dtype`. Uniform and normal numbers
 /// exist in floating-point types alone; for other types nothing is written.
 pub fn fill(dist: Dist, dtype: DType, key: u64, offset: u64, first: u64, out: &mut [u8]) {
-    let scale24 = 1.0 / 16_777_216.0f32;
+    fill_here(dist, dtype, key, offset, first, out)
+}
+
+/// The same as code of the caller, for callers that are compiled for wider vectors.
+#[inline(always)]
+pub fn fill_here(dist: Dist, dtype: DType, key: u64, offset: u64, first: u64, out: &mut [u8]) {
     match (dist, dtype) {
-        (Dist::Uniform, DType::F32) => {
-            each::<4, 4>(key, offset, first, out, |w, l| ((w[l] >> 8) as f32 * scale24).to_ne_bytes())
-        }
+        (Dist::Uniform, DType::F32) => many::<4, 4>(
+            (key, offset, first, out),
+            |w, l| std::array::from_fn(|b| batch::uniform(w[l][b]).to_ne_bytes()),
+            |w, l| batch::uniform(w[l] as u64).to_ne_bytes(),
+        ),
+        (Dist::Normal, DType::F32) => many::<4, 2>(
+            (key, offset, first, out),
+            |w, l| {
+                std::array::from_fn(|b| (batch::normal(w[2 * l][b], w[2 * l + 1][b]) as f32).to_ne_bytes())
+            },
+            |w, l| (normal(w, l) as f32).to_ne_bytes(),
+        ),
         (Dist::Uniform, DType::F16) => each::<2, 4>(key, offset, first, out, |w, l| {
             f16::from_f32((w[l] >> 21) as f32 / 2048.0).to_ne_bytes()
         }),
@@ -128,6 +143,32 @@ fn numbers(
         DType::BF16 => each::<2, 2>(key, offset, first, out, |w, l| to_bf16(f(w, l)).to_ne_bytes()),
         DType::Bool | DType::U8 | DType::I8 | DType::I16 | DType::I32 | DType::I64 => {}
     }
+}
+
+/// The same as `each`, many blocks at a time where there are as many: `batch` gives lane `l` of each of them.
+#[inline(always)]
+fn many<const SIZE: usize, const LANES: usize>(
+    (key, offset, first, out): (u64, u64, u64, &mut [u8]),
+    batch: impl Fn(&Words, usize) -> [[u8; SIZE]; BATCH],
+    one: impl Fn([u32; 4], usize) -> [u8; SIZE],
+) {
+    // Up to the first whole block.
+    let head = ((LANES as u64 - first % LANES as u64) % LANES as u64) as usize;
+    let (head, rest) = out.split_at_mut((head * SIZE).min(out.len()));
+    each::<SIZE, LANES>(key, offset, first, head, &one);
+    let mut at = first + (head.len() / SIZE) as u64;
+    let mut groups = rest.chunks_exact_mut(SIZE * LANES * BATCH);
+    for group in &mut groups {
+        let words = batch::blocks(key, offset.wrapping_add(at / LANES as u64));
+        for l in 0..LANES {
+            let lane = batch(&words, l);
+            for (b, bytes) in lane.iter().enumerate() {
+                group[(b * LANES + l) * SIZE..][..SIZE].copy_from_slice(bytes);
+            }
+        }
+        at += (LANES * BATCH) as u64;
+    }
+    each::<SIZE, LANES>(key, offset, at, groups.into_remainder(), &one);
 }
 
 /// Runs over the blocks under elements `first..`, `LANES` of them `SIZE` bytes each per block.

@@ -23,6 +23,7 @@ mod phi;
 mod plan;
 mod product;
 mod product_half;
+mod random;
 mod rows;
 mod runs;
 mod soon;

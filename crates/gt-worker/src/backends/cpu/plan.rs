@@ -8,12 +8,12 @@ use super::lower::{FoldOrder, Lowered, lower};
 use super::memory::{Block, CpuMemory, Pool};
 use super::threads::{Ptr, Threads};
 use super::waves::{Wave, waves};
-use super::{attend, cpu_memory, index, matmul, rows, sort};
+use super::{attend, cpu_memory, index, matmul, random, rows, sort};
 use crate::backend::{Buffer, EARLY_BYTES, Early, Here, Plan, PlanError, StepClock};
 use crate::gang::Group;
 use crate::timing::steps_of;
 use gt_compiler::{Place, Work};
-use gt_ir::{Error, Op, Slot, Structure, philox};
+use gt_ir::{Error, Op, Slot, Structure};
 use gt_net::observe::StepInfo;
 use gt_sync::Mutex;
 use smallvec::SmallVec;
@@ -256,7 +256,8 @@ impl CpuPlan {
                         let start = to.get().add(first * size);
                         std::slice::from_raw_parts_mut(start, (last - first) * size)
                     };
-                    philox::fill(*dist, *dtype, key as u64, offset as u64, first as u64, out);
+                    // SAFETY: safe code, compiled for the processor's vectors.
+                    unsafe { random::fill(*dist, *dtype, key as u64, offset as u64, first as u64, out) };
                 });
             }
             Work::Data { slot, out } => {
