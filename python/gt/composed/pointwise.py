@@ -92,6 +92,11 @@ def logaddexp2(input, other):
 def hypot(input, other):
     """`sqrt(input**2 + other**2)` without overflow on the way."""
     input, other = _pair("hypot", input, other)
+    if input.element_size() < 4:
+        return hypot(input.float(), other.float()).to(input.dtype)
+    # Infinity beside what is not a number is infinity.
+    endless = input.isinf() | other.isinf()
+    input, other = _gt.where(endless, math.inf, input), _gt.where(endless, math.inf, other)
     largest = input.detach().abs().maximum(other.detach().abs())
     scale = _gt.where((largest == 0) | largest.isinf(), 1.0, largest)
     return scale * ((input / scale).square() + (other / scale).square()).sqrt()

@@ -81,20 +81,25 @@ def addmv(input, mat, vec, *, beta=1, alpha=1):
 
 def addr(input, vec1, vec2, *, beta=1, alpha=1):
     """`beta * input + alpha * outer(vec1, vec2)`."""
+    if input.dtype == vec1.dtype == vec2.dtype == _gt.bool:
+        product = vec1.outer(vec2) & bool(alpha)
+        return product if not beta else input | product
     product = vec1.outer(vec2) * alpha
     return product if beta == 0 else input * beta + product
 
 
 def addbmm(input, batch1, batch2, *, beta=1, alpha=1):
     """`beta * input + alpha * sum(batch1 @ batch2)` over the batch."""
-    product = batch1.bmm(batch2).sum(0) * alpha
+    product = batch1.bmm(batch2).sum(0, dtype=batch1.dtype) * alpha
     return product if beta == 0 else input * beta + product
 
 
 def matrix_power(input, n):
-    """A square matrix multiplied with itself, `n` factors of it."""
+    """A square matrix multiplied with itself, `n` factors of it, or of its inverse if `n` is negative."""
     if n < 0:
-        raise RuntimeError(f"matrix_power: negative powers need an inverse, which GT does not have, got {n}")
+        from gt import linalg
+
+        return matrix_power(linalg.inv(input), -n)
     size = input.shape[-1]
     result, square = None, input
     while n:

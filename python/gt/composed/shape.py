@@ -6,6 +6,7 @@ from gt._size import Size
 
 __all__ = [
     "argwhere",
+    "as_strided",
     "atleast_1d",
     "atleast_2d",
     "atleast_3d",
@@ -226,7 +227,7 @@ def unravel_index(indices, shape):
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     if any(n < 0 for n in sizes):
         raise ValueError(f"'shape' cannot have negative values, but got {sizes}")
-    found, rest = [], indices
+    found, rest = [], indices.long()
     for n in reversed(sizes):
         found.append(rest % n)
         rest = rest // n
@@ -261,7 +262,9 @@ def rot90(input, k=1, dims=(0, 1)):
 
 def unfold(self, dimension, size, step):
     """Windows of `size` elements along a dimension, each `step` after the one before, as a new last dimension."""
-    dimension %= max(1, self.dim())
+    if self.dim() == 0:
+        return unfold(self.reshape(1), dimension, size, step).squeeze(0)
+    dimension %= self.dim()
     length = self.shape[dimension]
     if size > length or step <= 0:
         raise RuntimeError(f"unfold: expected windows of at most {length} and a positive step, got {size} and {step}")
@@ -269,6 +272,28 @@ def unfold(self, dimension, size, step):
     index = starts.unsqueeze(1) + _gt.arange(size)
     windows = self.index_select(dimension, index.reshape(-1)).unflatten(dimension, tuple(index.shape))
     return windows.movedim(dimension + 1, -1)
+
+
+def as_strided(input, size, stride, storage_offset=None):
+    """Elements that lie so many places of the storage apart along each dimension, as a copy."""
+    if not input.is_contiguous():
+        raise RuntimeError(
+            f"as_strided: expected a contiguous tensor, got strides {list(input.stride())}: call contiguous()"
+        )
+    size, stride = tuple(size), tuple(stride)
+    if len(size) != len(stride) or min((*size, *stride), default=0) < 0:
+        raise RuntimeError(f"as_strided: expected as many strides as sizes, none negative, got {size} and {stride}")
+    offset = 0 if storage_offset is None else storage_offset - input.storage_offset()
+    last = offset + sum((n - 1) * step for n, step in zip(size, stride))
+    if 0 not in size and not 0 <= offset <= last < input.numel():
+        raise RuntimeError(
+            f"as_strided: sizes {list(size)} with strides {list(stride)} from {offset} on lead out of {input.numel()} "
+            "elements"
+        )
+    place = _gt.full((), offset, dtype=_gt.int64)
+    for n, step in zip(size, stride):
+        place = place.unsqueeze(-1) + _gt.arange(n) * step
+    return input.reshape(-1).index_select(0, place.reshape(-1)).reshape(size)
 
 
 def argwhere(input):

@@ -55,6 +55,10 @@ def group_norm(input, num_groups, weight=None, bias=None, eps=1e-5):
             f"group_norm: expected the channels to be divisible by num_groups, got shape {list(input.shape)} and "
             f"{num_groups}"
         )
+    if not input.numel() and 0 in input.shape[1:]:
+        raise RuntimeError(f"group_norm: expected channels, and elements in each, got shape {list(input.shape)}")
+    if not input.numel():
+        return _scaled(_wide(input), weight, bias, input.dtype)
     groups = _wide(input).reshape(input.shape[0], num_groups, -1)
     centred = groups - groups.mean(-1, keepdim=True)
     x = centred * (groups.var(-1, correction=0, keepdim=True) + eps).rsqrt()

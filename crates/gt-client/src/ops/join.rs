@@ -8,7 +8,7 @@ use gt_ir::{Op, Result, bail, norm_dim};
 /// Tensors joined along an existing dimension. Dtypes promote; empty 1-d tensors are left out.
 pub fn cat(tensors: &[Tensor], dim: i64) -> Result<Tensor> {
     let Some(first) = tensors.first() else {
-        bail!(Runtime, "cat: expected a non-empty list of Tensors");
+        bail!(Value, "cat: expected a non-empty list of Tensors");
     };
     if let Some(i) = tensors.iter().position(|t| t.ndim() == 0) {
         bail!(Runtime, "zero-dimensional tensor (at position {i}) cannot be concatenated");

@@ -316,6 +316,15 @@ pub fn addcdiv(x: &Tensor, a: &Operand<Tensor>, b: &Operand<Tensor>, value: Scal
     add(&x.into(), &(&ratio).into(), value)
 }
 
+/// The nearest whole numbers, or the nearest with so many decimals; halves go to the even one.
+pub fn round(x: &Tensor, decimals: i32) -> Result<Tensor> {
+    if decimals == 0 {
+        return unary(Unary::Round, x);
+    }
+    let scale = Scalar::Float(10f64.powi(decimals));
+    bin(Binary::Div, &unary(Unary::Round, &bin(Binary::Mul, x, scale)?)?, scale)
+}
+
 /// `x * log(y)`, zero where `x` is zero.
 pub fn xlogy(x: &Tensor, y: &Tensor) -> Result<Tensor> {
     let zero = bin(Binary::Eq, x, Scalar::Int(0))?;

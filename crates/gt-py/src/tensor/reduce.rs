@@ -169,6 +169,21 @@ fn lost(unbiased: Option<bool>, correction: Option<f64>) -> f64 {
     }
 }
 
+impl PyTensor {
+    /// The sum of the singular values, which Python has.
+    fn nuclear(&self, py: Python, dims: &[i64], keepdim: bool, dtype: Option<DTypeArg>) -> Result<PyTensor> {
+        let t = match dtype {
+            Some(d) => gt_client::ops::arith::cast(&self.t, d.0)?,
+            None => self.t.clone(),
+        };
+        let dims = if dims.is_empty() { vec![-2, -1] } else { dims.to_vec() };
+        let norm = py.import("gt.linalg")?.getattr("matrix_norm")?;
+        let found = norm.call1((self.wrap(t), "nuc", dims, keepdim))?;
+        let found = found.cast::<PyTensor>().map_err(PyErr::from)?;
+        Ok(self.wrap(found.get().t.clone()))
+    }
+}
+
 macro_rules! spreads {
     ($($name:ident)*) => {
         #[pymethods]
@@ -213,21 +228,24 @@ impl PyTensor {
         axis: Option<DimsArg>,
         keepdims: Option<bool>,
     ) -> Result<PyTensor> {
+        let dims = dims(dim, axis);
+        let keep = keep(keepdim, keepdims);
         let p = match p {
             None => 2.0,
             Some(p) => match p.extract::<f64>() {
                 Ok(p) => p,
                 Err(_) if p.extract::<&str>().is_ok_and(|p| p == "fro") => 2.0,
-                Err(_) => {
-                    return type_error("norm: p must be a number or 'fro'; for others use gt.linalg.norm");
+                Err(_) if p.extract::<&str>().is_ok_and(|p| p == "nuc") => {
+                    return self.nuclear(p.py(), &dims, keep, dtype);
                 }
+                Err(_) => return type_error("norm: p must be a number, 'fro' or 'nuc'"),
             },
         };
         let t = match dtype {
             Some(d) => gt_client::ops::arith::cast(&self.t, d.0)?,
             None => self.t.clone(),
         };
-        Ok(self.wrap(stat::norm(&t, p, &dims(dim, axis), keep(keepdim, keepdims))?))
+        Ok(self.wrap(stat::norm(&t, p, &dims, keep)?))
     }
 
     #[pyo3(signature = (dim = None, *, dtype = None, axis = None))]
