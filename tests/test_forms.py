@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import check, compare, draw, flat, needs_torch, ours, torch
+from helpers import check, compare, draw, flat, needs_torch, ours, theirs, torch
 
 import gt
 
@@ -40,6 +40,20 @@ CASES = {
         T.nn.functional.avg_pool2d(T.arange(16.0).view(1, 4, 4), (3, 3), (1, 1), (1,), True, False, 2),
         T.nn.functional.max_pool2d(T.arange(16.0).view(1, 4, 4), (2,), (), (0,)),
         T.nn.functional.adaptive_avg_pool2d(T.arange(16.0).view(1, 4, 4), (2,) * 2),
+    ),
+    "averages of integers": lambda T: (
+        T.nn.functional.avg_pool2d(T.arange(-8, 8).view(1, 4, 4), 3, 1),
+        T.nn.functional.avg_pool1d(T.arange(8).view(1, 8), 3, 2, 1),
+    ),
+    "bytes that hold": lambda T: (
+        T.tensor(5, dtype=T.uint8).all(dim=()),
+        T.tensor([0, 3], dtype=T.uint8).any(dim=()),
+    ),
+    "margins of a number": lambda T: (
+        T.nn.functional.multi_margin_loss(T.tensor(0.5), T.tensor(0)),
+        T.nn.functional.multi_margin_loss(T.tensor([0.5, 0.2]), T.tensor([1]), reduction="none"),
+        T.nn.functional.multilabel_margin_loss(T.tensor(0.5), T.tensor(0)),
+        T.nn.functional.gaussian_nll_loss(T.ones(4, 3), T.zeros(4, 3), T.full((1, 3), 0.5)),
     ),
     "clipped integers": lambda T: (
         T.nn.functional.relu6(T.tensor([-3, 4, 9])),
@@ -145,6 +159,11 @@ def test_as_pytorch(kind):
 
 
 GRADIENTS = {
+    "prelu at zero": (lambda T, x: T.nn.functional.prelu(x * 0, T.tensor(0.25).double()), [(3,)]),
+    "fmax of no numbers": (
+        lambda T, x: T.fmax(x, x.detach() * NAN) + T.fmin(x * NAN, x.detach() * NAN).nan_to_num(),
+        [(3,)],
+    ),
     "cosine_similarity": (lambda T, x: T.nn.functional.cosine_similarity(x[:1], x[:, :1], -2), [(3, 3, 2)]),
     "cosine of numbers": (lambda T, x: T.nn.functional.cosine_similarity(x[0], x[1], 0), [(2,)]),
     "masked_scatter": (lambda T, x, y: x.masked_scatter(y > 0, y), [(3,), (2, 3)]),
@@ -160,6 +179,48 @@ GRADIENTS = {
 def test_gradients_are_pytorchs(kind):
     case, shapes = GRADIENTS[kind]
     compare(case, [draw(shape, "float64", seed=i) for i, shape in enumerate(shapes)])
+
+
+# Modules, and the shapes of their inputs; the last input may be an index below 3.
+MODULES = {
+    "LSTM projects": (lambda nn: nn.LSTM(4, 5, 2, proj_size=3, bidirectional=True), [(6, 2, 4)]),
+    "LSTM projects from states": (
+        lambda nn: nn.LSTM(4, 5, proj_size=3, batch_first=True),
+        [(2, 6, 4), [(1, 2, 3), (1, 2, 5)]],
+    ),
+    "RNN by position": (lambda nn: nn.RNN(4, 5, 1, "relu", False, True), [(2, 6, 4)]),
+    "RNNCell": (lambda nn: nn.RNNCell(4, 5, nonlinearity="relu"), [(2, 4)]),
+    "BatchNorm of nothing": (lambda nn: nn.BatchNorm2d(3), [(0, 3, 2, 2)]),
+    "LinearCrossEntropyLoss": (lambda nn: nn.LinearCrossEntropyLoss(4, 3, bias=True), [(2, 4), "index"]),
+    "LinearCrossEntropyLoss of more": (lambda nn: nn.LinearCrossEntropyLoss(4, 3, out_features=(2,)), [(2, 4), "many"]),
+}
+
+
+@needs_torch
+@pytest.mark.parametrize("kind", MODULES)
+def test_modules_are_pytorchs(kind):
+    make, shapes = MODULES[kind]
+    if "LinearCross" in kind and not hasattr(torch.nn, "LinearCrossEntropyLoss"):
+        pytest.skip("PyTorch has it since 2.15")
+    right, mine = make(torch.nn).double(), make(gt.nn).double()
+    assert list(mine.state_dict()) == list(right.state_dict())
+    assert repr(mine) == repr(right)
+    mine.load_state_dict({name: t.numpy() for name, t in right.state_dict().items()})
+    marks = {"index": np.array([0, 2]), "many": np.array([[0, 2], [1, 1]])}
+
+    def given(shape, leaf):
+        if isinstance(shape, list):
+            return tuple(given(s, leaf) for s in shape)
+        return leaf(marks[shape]) if isinstance(shape, str) else leaf(draw(shape, "float64"), grad=True)
+
+    seen = []
+    for module, leaf in ((mine, ours), (right, theirs)):
+        inputs = [given(shape, leaf) for shape in shapes]
+        outs = flat(module(*inputs))
+        sum((out * out).sum() for out in outs).backward()
+        seen.append([outs, [x.grad for x in flat(inputs) if x.requires_grad], [p.grad for p in module.parameters()]])
+        seen[-1].append(list(module.state_dict().values()))
+    check(*seen)
 
 
 @needs_torch
@@ -192,6 +253,11 @@ def test_what_is_refused(library):
     image = T.ones(1, 4, 4)
     for error, bad in (
         (ValueError, lambda: T.cat([])),
+        (RuntimeError, lambda: T.hstack([])),
+        (IndexError, lambda: T.tensor(1.0).unbind()),
+        (RuntimeError, lambda: T.hsplit(T.ones(2, 4), 0)),
+        (ValueError, lambda: T.nn.GRU(2, 3, proj_size=1)),
+        (ValueError, lambda: T.nn.LSTM(2, 3, proj_size=3)),
         (TypeError, lambda: T.hypot(2, T.ones(2))),
         (TypeError, lambda: T.ones(1).new_zeros(2, colour="red")),
         (RuntimeError, lambda: F.max_pool1d(image, 0)),
@@ -199,6 +265,7 @@ def test_what_is_refused(library):
         (RuntimeError, lambda: F.max_pool1d(image, 2, padding=-1)),
         (RuntimeError, lambda: F.avg_pool2d(image, 2, divisor_override=0)),
         (RuntimeError, lambda: F.adaptive_avg_pool2d(T.ones(1, 1, 4, 4), (2, -1))),
+        (RuntimeError, lambda: F.adaptive_avg_pool2d(T.ones(4, 4), 2)),
         (RuntimeError, lambda: F.prelu(T.ones(2, 3), T.ones(2))),
         (RuntimeError, lambda: F.softshrink(T.ones(2), -1.0)),
         (RuntimeError, lambda: F.group_norm(T.ones(1, 2, 0), 1)),

@@ -114,6 +114,12 @@ CORNERS = {
     "with info": lambda L, A, B: (*L.inv_ex(A), *L.cholesky_ex(A + A.mT), *L.solve_ex(A, B)),
     "tensors": lambda L, A, B: (L.tensorinv(A.reshape(3, 3, 1), ind=1), L.tensorsolve(A, B[:, 0])),
     "vander": lambda L, A, B: (L.vander(A), L.vander(A[0], N=4)),
+    "lu": lambda L, A, B: (*L.lu(A), *L.lu(B), *L.lu(B.mT), *L.lu(A.expand(2, 3, 3).contiguous())),
+    "lu_factor": lambda L, A, B: (*L.lu_factor(B[::2]), L.lu_solve(*L.lu_factor(A @ A.flip(0)), B)),
+    "lu_solve": lambda L, A, B: (
+        L.lu_solve(*L.lu_factor(A.flip(0)), B.mT, left=False),
+        L.lu_solve(*L.lu_factor(A.flip(0)), B, adjoint=True),
+    ),
     "cond": lambda L, A, B: (L.cond(A), *(L.cond(A.detach(), p) for p in (2, -2, 1, "fro", "nuc"))),
 }
 

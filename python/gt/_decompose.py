@@ -203,6 +203,70 @@ class PseudoInverse(Function):
         return out, None, None
 
 
+def _lu(a):
+    """Both factors in one matrix, and the row that each row changes places with, for a stack of matrices."""
+    a = a.copy()
+    rows, columns = a.shape[-2:]
+    every, pivots = np.arange(len(a)), np.empty((len(a), min(rows, columns)), dtype=np.int32)
+    for k in range(min(rows, columns)):
+        pivots[:, k] = best = k + np.abs(a[:, k:, k]).argmax(1)
+        a[every, k], a[every, best] = a[every, best], a[every, k]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            below = np.where(a[:, k, None, k] == 0, 0, a[:, k + 1 :, k] / a[:, k, None, k])
+        a[:, k + 1 :, k] = below
+        a[:, k + 1 :, k + 1 :] -= below[:, :, None] * a[:, k, None, k + 1 :]
+    return a, pivots
+
+
+def _order(pivots, rows):
+    """Which row of the matrix each row of its factors is."""
+    order = np.broadcast_to(np.arange(rows), (*pivots.shape[:-1], rows)).reshape(-1, rows).copy()
+    each = np.arange(len(order))
+    for k, best in enumerate(pivots.reshape(len(order), -1).T):
+        order[each, k], order[each, best] = order[each, best], order[each, k]
+    return order.reshape(*pivots.shape[:-1], rows)
+
+
+class Lu(Function):
+    """`L` below the diagonal and `U` from there on, `L @ U` being the rows of a square matrix in another order, the
+    order, and the row that each row changes places with, counted from 1."""
+
+    @staticmethod
+    def forward(ctx, A):
+        lead, rows = A.shape[:-2], A.shape[-2]
+        factors, pivots = _lu(A.detach().numpy().reshape(-1, *A.shape[-2:]))
+        order = tensor(_order(pivots, rows), dtype=_gt.int64).reshape(*lead, rows)
+        pivots = tensor(pivots + 1, dtype=_gt.int32).reshape(*lead, pivots.shape[-1])
+        factors = tensor(factors, dtype=A.dtype).reshape(A.shape)
+        ctx.save_for_backward(factors, order)
+        ctx.mark_non_differentiable(order, pivots)
+        return factors, order, pivots
+
+    @staticmethod
+    def backward(ctx, g, _, __):
+        factors, order = ctx.saved_tensors
+        rows, columns = factors.shape[-2:]
+        k = min(rows, columns)
+        one = _gt.eye(k, dtype=factors.dtype)
+        square, gs = factors[..., :k, :k], g[..., :k, :k]
+        L, U = square.tril(-1) + one, square.triu()
+        inner = (_t(L) @ gs.tril(-1)).tril(-1) + (gs.triu() @ _t(U)).triu()
+        if rows > k:
+            # The rows below are L2 with L2 @ U = A2.
+            low, g_low = factors[..., k:, :], g[..., k:, :]
+            inner = inner - (_t(low) @ g_low).triu()
+            below = _t(Solve.apply(U, _t(g_low)))
+        if columns > k:
+            # The columns beside are U2 with L @ U2 = A2.
+            right, g_right = factors[..., k:], g[..., k:]
+            inner = inner - (g_right @ _t(right)).tril(-1)
+            beside = Solve.apply(_t(L), g_right)
+        out = _t(Solve.apply(U, _t(Solve.apply(_t(L), inner))))
+        out = _gt.cat([out, below], -2) if rows > k else _gt.cat([out, beside], -1) if columns > k else out
+        back = order.argsort(-1)
+        return out.take_along_dim(back.unsqueeze(-1), -2)
+
+
 class Qr(Function):
     """`Q` with columns at right angles and `R` with zeros below its diagonal, `Q @ R = A`."""
 

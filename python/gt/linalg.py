@@ -27,6 +27,9 @@ __all__ = [
     "inv",
     "inv_ex",
     "lstsq",
+    "lu",
+    "lu_factor",
+    "lu_solve",
     "matmul",
     "matrix_exp",
     "matrix_norm",
@@ -49,6 +52,8 @@ __all__ = [
     "vector_norm",
 ]
 
+PackedFactors = namedtuple("PackedFactors", ["LU", "pivots"])
+Triangles = namedtuple("Triangles", ["P", "L", "U"])
 Eigen = namedtuple("Eigen", ["eigenvalues", "eigenvectors"])
 Singular = namedtuple("Singular", ["U", "S", "Vh"])
 SignAndLog = namedtuple("SignAndLog", ["sign", "logabsdet"])
@@ -234,6 +239,53 @@ def cholesky(A, *, upper=False):
     return L.mT if upper else L
 
 
+def _pivoting(name, pivot):
+    if not pivot:
+        raise RuntimeError(f"linalg.{name}: LU without pivoting is not implemented")
+
+
+def lu_factor(A, *, pivot=True):
+    """`L` and `U` of `lu` in one matrix, and the row that each row changes places with, counted from 1."""
+    found.check("lu_factor", A, square=False)
+    _pivoting("lu_factor", pivot)
+    factors, _, pivots = found.Lu.apply(A)
+    return PackedFactors(factors, pivots)
+
+
+def lu(A, *, pivot=True):
+    """A lower and an upper triangle whose product is `A` with its rows in another order; waits for the matrix."""
+    found.check("lu", A, square=False)
+    _pivoting("lu", pivot)
+    factors, order, _ = found.Lu.apply(A)
+    return Triangles(_placed(order, A.dtype), *_triangles(factors))
+
+
+def _placed(order, dtype):
+    """The matrix that brings rows in an order back."""
+    return (order.unsqueeze(-2) == _gt.arange(order.shape[-1]).unsqueeze(-1)).to(dtype)
+
+
+def _triangles(factors):
+    rows, columns = factors.shape[-2:]
+    k = min(rows, columns)
+    return factors[..., :k].tril(-1) + _gt.eye(rows, k, dtype=factors.dtype), factors[..., :k, :].triu()
+
+
+def _row_order(pivots, rows):
+    return _gt.tensor(found._order(pivots.numpy() - 1, rows), dtype=_gt.int64)
+
+
+def lu_solve(LU, pivots, B, *, left=True, adjoint=False):
+    """`X` with `A @ X = B`, or `X @ A = B`, for what `lu_factor` gives of `A`, or of its transpose."""
+    if not left:
+        return lu_solve(LU, pivots, B.mT, adjoint=not adjoint).mT
+    L, U = _triangles(LU)
+    P = _placed(_row_order(pivots, LU.shape[-1]), LU.dtype)
+    if adjoint:
+        return P @ solve_triangular(L.mT, solve_triangular(U.mT, B, upper=False), upper=True)
+    return solve_triangular(U, solve_triangular(L, P.mT @ B, upper=False), upper=True)
+
+
 def eigh(A, UPLO="L"):
     """Eigenvalues and eigenvectors of a symmetric matrix; waits for it."""
     found.check("eigh", A)
@@ -351,6 +403,25 @@ def _cholesky_solve(B, L, upper=False):
 def _cholesky_inverse(L, upper=False):
     """The inverse of the matrix whose factor `cholesky` gives."""
     return _cholesky_solve(_gt.eye(L.shape[-1], dtype=L.dtype), L, upper)
+
+
+def _lu(A, pivot=True, get_infos=False):
+    """`linalg.lu_factor`, with zeros beside it if asked for information."""
+    found = lu_factor(A, pivot=pivot)
+    return (*found, _gt.zeros(A.shape[:-2], dtype=_gt.int32)) if get_infos else found
+
+
+def _lu_solve(b, LU_data, LU_pivots):
+    """`X` with `A @ X = b`, for what `lu` gives of `A`."""
+    return lu_solve(LU_data, LU_pivots, b)
+
+
+def _lu_unpack(LU_data, LU_pivots, unpack_data=True, unpack_pivots=True):
+    """The triangles in one matrix, and the matrix that brings the rows back; empty where not asked for."""
+    none = LU_data.new_zeros(0)
+    L, U = _triangles(LU_data) if unpack_data else (none, none)
+    rows = LU_data.shape[-2]
+    return Triangles(_placed(_row_order(LU_pivots, rows), LU_data.dtype) if unpack_pivots else none, L, U)
 
 
 # Results may go to `out`.

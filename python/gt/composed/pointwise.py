@@ -135,13 +135,13 @@ def rad2deg(input):
 def fmax(input, other):
     """The larger one; of a number and NaN, the number."""
     _tensor("fmax", other)
-    return _gt.where(input.isnan(), other, _gt.where(other.isnan(), input, input.maximum(other)))
+    return _gt.where(other.isnan(), input, _gt.where(input.isnan(), other, input.maximum(other)))
 
 
 def fmin(input, other):
     """The smaller one; of a number and NaN, the number."""
     _tensor("fmin", other)
-    return _gt.where(input.isnan(), other, _gt.where(other.isnan(), input, input.minimum(other)))
+    return _gt.where(other.isnan(), input, _gt.where(input.isnan(), other, input.minimum(other)))
 
 
 def signbit(input):

@@ -373,7 +373,8 @@ def _split_along(name, dim, rank):
         if input.dim() < rank:
             raise RuntimeError(f"{name}: expected at least {rank} dimensions, got {input.dim()}")
         at = 0 if name == "hsplit" and input.dim() == 1 else dim
-        if isinstance(indices_or_sections, int) and input.shape[at] % indices_or_sections:
+        parts = indices_or_sections
+        if isinstance(parts, int) and (parts < 1 or input.shape[at] % parts):
             raise RuntimeError(f"{name}: {input.shape[at]} elements do not make {indices_or_sections} equal parts")
         return tensor_split(input, indices_or_sections, at)
 

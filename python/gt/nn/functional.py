@@ -185,6 +185,11 @@ def linear_cross_entropy(
     options=None,
 ):
     """The cross entropy of a linear map of the input. Options say how to save memory elsewhere, and nothing here."""
+    if input.dim() not in (1, 2) or linear_weight.dim() < 2 or (input.dim() == 1 and linear_weight.dim() > 2):
+        raise RuntimeError(
+            "linear_cross_entropy: expected an input of one or two dimensions and a weight of two, or of more for an "
+            f"input of two, got {list(input.shape)} and {list(linear_weight.shape)}"
+        )
     classes, *more, size = linear_weight.shape
     bias = None if linear_bias is None else linear_bias.reshape(-1)
     logits = linear(input, linear_weight.reshape(-1, size), bias).reshape(*input.shape[:-1], classes, *more)
@@ -240,7 +245,7 @@ def prelu(input, weight):
             f"input of {list(input.shape)}"
         )
     weight = weight.view(-1, *[1] * (input.dim() - 2)) if weight.numel() > 1 else weight.reshape(())
-    return _gt.where(input >= 0, input, weight * input)
+    return _gt.where(input > 0, input, weight * input)
 
 
 def tanhshrink(input):

@@ -108,6 +108,9 @@ def soft_margin_loss(input, target, size_average=None, reduce=None, reduction="m
 
 def _rows(name, input, target, same):
     """Input and target as rows, one for each sample."""
+    if input.dim() == 0:
+        rows, target = _rows(name, input.reshape(1), target.reshape(1) if same else target, same)
+        return rows, target
     if input.dim() not in (1, 2) or not input.shape[-1]:
         raise RuntimeError(f"{name}: expected a vector or a matrix with classes, got {list(input.shape)}")
     wanted = tuple(input.shape) if same else tuple(input.shape[:-1])
@@ -129,7 +132,7 @@ def multi_margin_loss(input, target, p=1, margin=1.0, weight=None, size_average=
     if weight is not None:
         short = short * weight.gather(0, right).unsqueeze(1)
     loss = short.masked_fill(arange(x.shape[1]) == place, 0).mean(1)
-    return reduced(loss.reshape(input.shape[:-1]), size_average, reduce, reduction)
+    return reduced(loss.reshape(target.shape), size_average, reduce, reduction)
 
 
 def multilabel_margin_loss(input, target, size_average=None, reduce=None, reduction="mean"):
@@ -167,7 +170,7 @@ def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"
     var = var if isinstance(var, Tensor) else full_like(input, var)
     if var.dim() == input.dim() - 1 and tuple(input.shape[:-1]) == tuple(var.shape):
         var = var.unsqueeze(-1)
-    elif tuple(var.shape) not in (tuple(input.shape), (*input.shape[:-1], 1)):
+    elif var.dim() != input.dim() or sum(n for m, n in zip(input.shape, var.shape) if m != n) > 1:
         raise ValueError(f"gaussian_nll_loss: var is of incorrect size, got {list(var.shape)} for {list(input.shape)}")
     with no_grad():
         bounded = var.clamp(min=eps)

@@ -32,10 +32,12 @@ def batch_norm(input, running_mean, running_var, weight=None, bias=None, trainin
     dims = [0, *range(2, x.dim())]
     count = x.numel() // max(1, x.shape[1])
     if training:
-        if count <= 1:
+        if count == 1:
             raise ValueError(f"Expected more than 1 value per channel when training, got input size {input.shape}")
         mean, var = x.mean(dims), x.var(dims, correction=0)
         with no_grad():
+            # What has no elements moves nothing.
+            running_mean, running_var = (running_mean, running_var) if count else (None, None)
             if running_mean is not None:
                 running_mean.lerp_(mean.detach().to(running_mean.dtype), momentum)
             if running_var is not None:

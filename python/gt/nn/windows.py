@@ -191,7 +191,9 @@ def _avg_pool(name, rank, input, kernel_size, stride, padding, ceil_mode, count_
         else:
             counted = _padded(counted, around)
         result = total / sum(_shifted(counted, kernel, stride, dilation, out))
-    result = result.to(x.dtype) if wide is not x else result
+    if not x.is_floating_point():
+        result = result.trunc()
+    result = result.to(x.dtype)
     return result.squeeze(0) if input.dim() == rank + 1 else result
 
 

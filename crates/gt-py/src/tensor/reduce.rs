@@ -7,7 +7,7 @@ use crate::dtype::DTypeArg;
 use crate::errors::{Result, type_error};
 use gt_client::Tensor;
 use gt_client::ops::{arith, pointwise, reduce, stat};
-use gt_ir::{Binary, Operand, Scalar};
+use gt_ir::{Binary, DType, Operand, Scalar};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
@@ -68,7 +68,10 @@ macro_rules! truths {
                 // An empty list of dimensions is none of them here, as in PyTorch.
                 if dim.as_ref().or(axis.as_ref()).is_some_and(|d| d.0.is_empty()) {
                     let zero = Operand::Num(Scalar::Int(0));
-                    return Ok(self.wrap(arith::binary(Binary::Ne, &(&*self.t).into(), &zero)?));
+                    let found = arith::binary(Binary::Ne, &(&*self.t).into(), &zero)?;
+                    // Bytes stay bytes, as along other dimensions.
+                    let bytes = self.t.dtype() == DType::U8;
+                    return Ok(self.wrap(if bytes { arith::cast(&found, DType::U8)? } else { found }));
                 }
                 Ok(self.wrap(reduce::$name(&self.t, &dims(dim, axis), keep(keepdim, keepdims))?))
             })*
