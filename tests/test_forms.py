@@ -233,6 +233,20 @@ def test_means_of_narrow_windows_are_rounded_once(dtype):
     check(mine, right, tolerance=(1e-2 if dtype == "bfloat16" else 1e-3, 1e-7))
 
 
+def test_what_halves_cannot_hold_may_stand_between():
+    x, large, small = gt.ones(2).half(), gt.tensor([300.0, -300.0]).half(), gt.tensor([1e-7, 1e-7]).half()
+    assert gt.addcmul(x, large, large, value=0.01).tolist() == [901.0, 901.0]
+    assert x.addcdiv(x, small, value=0.0).tolist() == [1.0, 1.0]
+    assert x.clone().addcdiv_(x, small, value=1e-4).isfinite().all()
+    assert gt.lerp(large * 200, -large * 200, 0.5).tolist() == [0.0, 0.0]
+
+
+def test_gradients_of_nothing():
+    x = gt.ones(1, 3, requires_grad=True)
+    (gt.pdist(x).sum() + gt.combinations(x[0], 4).sum()).backward()
+    assert not x.grad.any()
+
+
 def test_what_comes_out_of_a_pool_may_be_written_to():
     for pool in ("adaptive_avg_pool2d", "adaptive_max_pool2d"):
         x = gt.ones(1, 2, 2)

@@ -157,6 +157,19 @@ def test_ranks_by_tolerances():
         check(linalg.pinv(gt.zeros(shape)), torch.linalg.pinv(torch.zeros(shape)))
 
 
+@needs_torch
+def test_lu_beside_linalg():
+    a = draw((2, 3, 4), "float64")
+    mine, right = gt.lu(ours(a), get_infos=True), torch.lu(theirs(a), get_infos=True)
+    check(mine, right)
+    check(gt.lu_unpack(*mine[:2]), torch.lu_unpack(*right[:2]))
+    check(gt.lu_unpack(*mine[:2], unpack_data=False).P, torch.lu_unpack(*right[:2], unpack_data=False).P)
+    square, b = draw((2, 3, 3), "float64"), draw((2, 3, 2), "float64")
+    check(gt.lu_solve(ours(b), *gt.lu(ours(square))), np.linalg.solve(square, b))
+    for shape in ((0, 3, 3), (0, 4, 5), (2, 0, 0)):
+        check(linalg.lu(gt.zeros(shape)), torch.linalg.lu(torch.zeros(shape)))
+
+
 def test_what_is_singular_is_told():
     a = gt.tensor([[[1.0, 0.0], [0.0, 2.0]], [[1.0, 1.0], [1.0, 1.0]]])
     inverse, info = linalg.inv_ex(a)

@@ -236,6 +236,7 @@ def test_special_functions_of_more_arguments():
         ),
         [x, y],
     )
+    compare(lambda T, x: T.special.entr(x), [np.array([0.0, 0.5, 1.0])])
     zeros = [0.0, 0.0, 1.0], [-1.0, NAN, -1.0]
     check(gt.special.xlog1py(*map(gt.tensor, zeros)), torch.special.xlog1py(*map(torch.tensor, zeros)))
 

@@ -1,6 +1,8 @@
 """Decompositions and solvers of `gt.linalg`: found by LAPACK in this process, which waits for the matrix, with
 gradients as operations on the workers."""
 
+import math
+
 import numpy as np
 
 from gt import _gt
@@ -220,11 +222,12 @@ def _lu(a):
 
 def _order(pivots, rows):
     """Which row of the matrix each row of its factors is."""
-    order = np.broadcast_to(np.arange(rows), (*pivots.shape[:-1], rows)).reshape(-1, rows).copy()
+    lead = pivots.shape[:-1]
+    order = np.tile(np.arange(rows), (math.prod(lead), 1))
     each = np.arange(len(order))
-    for k, best in enumerate(pivots.reshape(len(order), -1).T):
+    for k, best in enumerate(pivots.reshape(len(order), pivots.shape[-1]).T):
         order[each, k], order[each, best] = order[each, best], order[each, k]
-    return order.reshape(*pivots.shape[:-1], rows)
+    return order.reshape(*lead, rows)
 
 
 class Lu(Function):
@@ -234,7 +237,7 @@ class Lu(Function):
     @staticmethod
     def forward(ctx, A):
         lead, rows = A.shape[:-2], A.shape[-2]
-        factors, pivots = _lu(A.detach().numpy().reshape(-1, *A.shape[-2:]))
+        factors, pivots = _lu(A.detach().numpy().reshape(math.prod(lead), *A.shape[-2:]))
         order = tensor(_order(pivots, rows), dtype=_gt.int64).reshape(*lead, rows)
         pivots = tensor(pivots + 1, dtype=_gt.int32).reshape(*lead, pivots.shape[-1])
         factors = tensor(factors, dtype=A.dtype).reshape(A.shape)

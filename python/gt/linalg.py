@@ -53,6 +53,7 @@ __all__ = [
 ]
 
 PackedFactors = namedtuple("PackedFactors", ["LU", "pivots"])
+PackedAndInfo = namedtuple("PackedAndInfo", ["LU", "pivots", "info"])
 Triangles = namedtuple("Triangles", ["P", "L", "U"])
 Eigen = namedtuple("Eigen", ["eigenvalues", "eigenvectors"])
 Singular = namedtuple("Singular", ["U", "S", "Vh"])
@@ -408,7 +409,7 @@ def _cholesky_inverse(L, upper=False):
 def _lu(A, pivot=True, get_infos=False):
     """`linalg.lu_factor`, with zeros beside it if asked for information."""
     found = lu_factor(A, pivot=pivot)
-    return (*found, _gt.zeros(A.shape[:-2], dtype=_gt.int32)) if get_infos else found
+    return PackedAndInfo(*found, _gt.zeros(A.shape[:-2], dtype=_gt.int32)) if get_infos else found
 
 
 def _lu_solve(b, LU_data, LU_pivots):

@@ -60,8 +60,11 @@ def log_softmax(input, dim, *, dtype=None):
 
 def entr(input):
     """`-x * log(x)`: 0 at 0, and minus infinity below."""
-    x = _float(input)
-    return _gt.where(x < 0, -math.inf, -xlogy(x, x))
+
+    def value(x):
+        return _gt.where(x < 0, -math.inf, -xlogy(x, x))
+
+    return _doubles._Elementwise.apply(_float(input), value, lambda x: -x.log() - 1)
 
 
 def xlog1py(input, other):

@@ -90,8 +90,16 @@ def addr(input, vec1, vec2, *, beta=1, alpha=1):
 
 def addbmm(input, batch1, batch2, *, beta=1, alpha=1):
     """`beta * input + alpha * sum(batch1 @ batch2)` over the batch."""
-    product = batch1.bmm(batch2).sum(0, dtype=batch1.dtype) * alpha
-    return product if beta == 0 else input * beta + product
+    if batch1.dim() != 3 or batch2.dim() != 3 or batch1.shape[0] != batch2.shape[0]:
+        raise RuntimeError(
+            f"addbmm: expected two stacks of as many matrices, got {list(batch1.shape)} and {list(batch2.shape)}"
+        )
+    # One product sums over the batch, too.
+    left = (
+        batch1.transpose(0, 1).reshape(batch1.shape[1], -1) if batch1.numel() else batch1.new_zeros(batch1.shape[1], 0)
+    )
+    right = batch2.reshape(-1, batch2.shape[2]) if batch2.numel() else batch2.new_zeros(0, batch2.shape[2])
+    return input.addmm(left, right, beta=beta, alpha=alpha)
 
 
 def matrix_power(input, n):

@@ -381,7 +381,7 @@ def pdist(input, p=2.0):
     """Distances of every two rows."""
     n = input.shape[0]
     first, second = [i for i in range(n) for _ in range(i + 1, n)], [j for i in range(n) for j in range(i + 1, n)]
-    return _length(input[first] - input[second], p, -1) if first else input.new_zeros(0)
+    return _length(input[first] - input[second], p, -1) if first else input.reshape(-1)[:0]
 
 
 def pairwise_distance(x1, x2, p=2.0, eps=1e-6, keepdim=False):
@@ -402,7 +402,7 @@ def combinations(input, r=2, with_replacement=False):
 
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     places = list(choose(range(input.numel()), r))
-    return input[_gt.tensor(places)] if places else input.new_zeros(0, r)
+    return input[_gt.tensor(places)] if places else input[:0].unsqueeze(1).expand(0, r)
 
 
 def vander(x, N=None, increasing=False):
