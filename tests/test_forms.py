@@ -267,7 +267,15 @@ def test_what_is_refused(library):
     image = T.ones(1, 4, 4)
     for error, bad in (
         (ValueError, lambda: T.cat([])),
-        (RuntimeError, lambda: T.hstack([])),
+        *((RuntimeError, lambda f=f: getattr(T, f)([])) for f in ("hstack", "vstack", "dstack", "column_stack")),
+        *(
+            (TypeError, lambda f=f: getattr(T, f)(T.ones(3, 2)))
+            for f in ("cat", "stack", "hstack", "vstack", "dstack", "column_stack", "row_stack", "concat")
+        ),
+        (RuntimeError, lambda: T.meshgrid(T.ones(3, 2), indexing="ij")),
+        (RuntimeError, lambda: T.cartesian_prod(T.ones(3, 2))),
+        (IndexError, lambda: T.tensor(1.0).roll(0, 0)),
+        (RuntimeError, lambda: T.isclose(T.ones(2), T.ones(2), rtol=-1.0)),
         (IndexError, lambda: T.tensor(1.0).unbind()),
         (RuntimeError, lambda: T.hsplit(T.ones(2, 4), 0)),
         (ValueError, lambda: T.nn.GRU(2, 3, proj_size=1)),

@@ -78,13 +78,23 @@ def atleast_3d(tensor):
     return tensor.unsqueeze(-1) if tensor.dim() == 2 else tensor.reshape(1, -1, 1) if tensor.dim() < 2 else tensor
 
 
+def _several(name, tensors):
+    if isinstance(tensors, Tensor):
+        raise TypeError(f"{name}(): argument 'tensors' (position 1) must be tuple of Tensors, not Tensor")
+    if not len(tensors):
+        raise RuntimeError(f"{name}: expected a non-empty list of tensors")
+    return tensors
+
+
 def column_stack(tensors):
     """Vectors as columns, and matrices, side by side."""
+    _several("column_stack", tensors)
     return _gt.cat([t.reshape(-1, 1) if t.dim() < 2 else t for t in tensors], 1)
 
 
 def dstack(tensors):
     """Joined along the third dimension."""
+    _several("dstack", tensors)
     return _gt.cat([atleast_3d(t) for t in tensors], 2)
 
 
@@ -113,7 +123,10 @@ def broadcast_shapes(*shapes):
 
 def meshgrid(*tensors, indexing="ij"):
     """Coordinates of a grid: each vector along a dimension of its own, expanded to all."""
-    vectors = [t.reshape(-1) for t in _tensors(tensors)]
+    vectors = _tensors(tensors)
+    if any(v.dim() > 1 for v in vectors):
+        raise RuntimeError(f"meshgrid: expected vectors and numbers, got shapes {[list(v.shape) for v in vectors]}")
+    vectors = [v.reshape(-1) for v in vectors]
     if indexing not in ("ij", "xy"):
         raise RuntimeError(f"meshgrid: indexing must be one of 'xy' or 'ij', but received: {indexing}")
     swap = indexing == "xy" and len(vectors) > 1
@@ -131,6 +144,8 @@ def meshgrid(*tensors, indexing="ij"):
 def cartesian_prod(*tensors):
     """Every combination of elements, one of each vector."""
     vectors = _tensors(tensors)
+    if any(v.dim() != 1 for v in vectors):
+        raise RuntimeError(f"cartesian_prod: expected vectors, got shapes {[list(v.shape) for v in vectors]}")
     if len(vectors) == 1:
         return vectors[0]
     return _gt.stack([g.reshape(-1) for g in meshgrid(*vectors)], 1)

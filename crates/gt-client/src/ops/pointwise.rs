@@ -274,6 +274,11 @@ pub fn isclose(a: &Tensor, b: &Tensor, rtol: f64, atol: f64, equal_nan: bool) ->
     if a.dtype() != b.dtype() {
         bail!(Runtime, "isclose: {} did not match {}", a.dtype().name(), b.dtype().name());
     }
+    for (name, bound) in [("rtol", rtol), ("atol", atol)] {
+        if bound < 0.0 {
+            bail!(Runtime, "isclose: {name} must be greater than or equal to zero, but got {bound}");
+        }
+    }
     let mut same = bin(Binary::Eq, a, b)?;
     if equal_nan && a.dtype().is_float() {
         let both_nan = bin(Binary::And, &isnan(a)?, &isnan(b)?)?;
