@@ -82,6 +82,9 @@ CASES = {
     ),
     "products of integers": lambda T: (
         T.addbmm(T.ones(2, 2, dtype=T.int32), T.ones(3, 2, 2, dtype=T.int32), T.ones(3, 2, 2, dtype=T.int32)),
+        T.addbmm(T.ones(0, 2), T.ones(3, 0, 2), T.ones(3, 2, 2)),
+        T.addbmm(T.ones(1, 2), T.ones(3, 2, 0), T.ones(3, 0, 2)),
+        T.addbmm(T.full((2,), NAN), T.ones(3, 2, 4), T.ones(3, 4, 2), beta=0, alpha=2),
         T.addr(T.tensor([[True, False], [False, False]]), T.tensor([False, True]), T.tensor([False, True])),
         T.tensordot(T.ones(1, 1, 1, dtype=T.int32), T.tensor([[[1, 2]], [[3, 4]]]).int(), dims=([0, 1], [2, 0])),
     ),
@@ -272,6 +275,7 @@ def test_what_is_refused(library):
             (TypeError, lambda f=f: getattr(T, f)(T.ones(3, 2)))
             for f in ("cat", "stack", "hstack", "vstack", "dstack", "column_stack", "row_stack", "concat")
         ),
+        (RuntimeError, lambda: T.addbmm(T.ones(2, 2), T.ones(2, 2, 3), T.ones(3, 2, 2))),
         (RuntimeError, lambda: T.meshgrid(T.ones(3, 2), indexing="ij")),
         (RuntimeError, lambda: T.cartesian_prod(T.ones(3, 2))),
         (IndexError, lambda: T.tensor(1.0).roll(0, 0)),

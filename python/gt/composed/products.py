@@ -90,16 +90,15 @@ def addr(input, vec1, vec2, *, beta=1, alpha=1):
 
 def addbmm(input, batch1, batch2, *, beta=1, alpha=1):
     """`beta * input + alpha * sum(batch1 @ batch2)` over the batch."""
-    if batch1.dim() != 3 or batch2.dim() != 3 or batch1.shape[0] != batch2.shape[0]:
+    if batch1.dim() != 3 or batch2.dim() != 3 or batch1.shape[::2] != batch2.shape[:2]:
         raise RuntimeError(
-            f"addbmm: expected two stacks of as many matrices, got {list(batch1.shape)} and {list(batch2.shape)}"
+            "addbmm: expected two stacks of as many matrices that can be multiplied, got "
+            f"{list(batch1.shape)} and {list(batch2.shape)}"
         )
     # One product sums over the batch, too.
-    left = (
-        batch1.transpose(0, 1).reshape(batch1.shape[1], -1) if batch1.numel() else batch1.new_zeros(batch1.shape[1], 0)
-    )
-    right = batch2.reshape(-1, batch2.shape[2]) if batch2.numel() else batch2.new_zeros(0, batch2.shape[2])
-    return input.addmm(left, right, beta=beta, alpha=alpha)
+    inner = batch1.shape[0] * batch1.shape[2]
+    left = batch1.transpose(0, 1).reshape(batch1.shape[1], inner)
+    return input.addmm(left, batch2.reshape(inner, batch2.shape[2]), beta=beta, alpha=alpha)
 
 
 def matrix_power(input, n):
