@@ -329,7 +329,9 @@ fn common_device(list: &Bound<PyAny>) -> Device {
 /// A sequence of tensors, and not one tensor, which is a mistake for a list of it.
 fn several(name: &str, list: &Bound<PyAny>) -> Result<Vec<Tensor>> {
     if list.cast::<PyTensor>().is_ok() {
-        return type_error(format!("{name}(): argument 'tensors' (position 1) must be tuple of Tensors, not Tensor"));
+        return type_error(format!(
+            "{name}(): argument 'tensors' (position 1) must be tuple of Tensors, not Tensor"
+        ));
     }
     crate::tensor::tensors(list)
 }

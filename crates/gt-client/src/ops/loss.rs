@@ -390,7 +390,7 @@ pub fn cosine_similarity(a: &Tensor, b: &Tensor, dim: i64, eps: f64) -> Result<T
     let d = norm_dim("cosine_similarity", dim, shape.len())?;
     // Lengths are of what is multiplied: a vector of one element may stand for more.
     let along = |x: &Tensor| -> Result<Tensor> {
-        if shape.is_empty() {
+        if x.ndim() == shape.len() && x.shape().get(d) == shape.get(d) {
             return Ok(x.clone());
         }
         let mut own: Vec<usize> = vec![1; shape.len() - x.ndim()];
