@@ -136,5 +136,33 @@ def test_what_is_refused(i):
     for library in libraries:
         with pytest.raises(error):
             f(library, library.zeros(1, 2, 4, 4))
-    with pytest.raises(NotImplementedError, match="antialias"):
-        F.interpolate(gt.zeros(1, 1, 4, 4), 2, mode="bilinear", antialias=True)
+
+
+@needs_torch
+@pytest.mark.parametrize("align", [False, True])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_means_of_what_shrinks_are_pytorchs(mode, align):
+    x = draw((2, 3, 11, 14), "float64")
+    for options in ({"size": (4, 3)}, {"size": (20, 5)}, {"scale_factor": (0.37, 1.4)}):
+        compare(
+            lambda T, x, o=options: T.nn.functional.interpolate(x, mode=mode, align_corners=align, antialias=True, **o),
+            [x],
+        )
+
+
+@needs_torch
+@pytest.mark.parametrize("antialias", [False, True])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_images_of_bytes(mode, antialias):
+    import torch
+
+    x = np.random.default_rng(0).integers(0, 256, (1, 3, 17, 23), dtype=np.uint8)
+    for size in ((8, 9), (30, 31)):
+        mine, right = (
+            T.nn.functional.interpolate(t, size, mode=mode, antialias=antialias)
+            for T, t in ((gt, ours(x)), (torch, torch.tensor(x)))
+        )
+        assert mine.dtype == gt.uint8
+        # PyTorch's weights are fixed-point numbers: what lies between two bytes may fall to either side.
+        away = np.abs(mine.numpy().astype(int) - right.numpy().astype(int))
+        assert away.max() <= 1 and away.mean() < 0.05

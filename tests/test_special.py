@@ -202,3 +202,61 @@ def test_windows_by_numpy():
         window = getattr(gt, f"{name}_window")
         np.testing.assert_allclose(window(9, False, dtype=gt.float64).numpy(), right(9), atol=1e-12)
         np.testing.assert_allclose(window(8).numpy(), right(9)[:8], atol=1e-6)
+
+
+SPECIAL = (
+    "digamma entr erf erfc erfinv exp2 expit expm1 gammaln i0 i0e i1 i1e log1p log_ndtr logit ndtr ndtri psi sinc"
+).split()
+
+
+@needs_torch
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_special_functions_are_pytorchs(kind):
+    unit = kind in ("erfinv", "logit", "ndtri", "entr", "log1p")
+    x = np.concatenate([np.linspace(0.01, 0.99, 40), [1e-9]]) if unit else np.linspace(-14.3, 17.9, 60)
+    compare(lambda T, x: getattr(T.special, kind)(x), [x], (1e-9, 1e-12))
+    ends = np.array([0.0, 1.0, -1.0, INF, -INF, NAN], dtype=np.float32)
+    check(getattr(gt.special, kind)(ours(ends)), getattr(torch.special, kind)(torch.tensor(ends)))
+    check(getattr(gt.special, kind)(gt.tensor([1, 2])), getattr(torch.special, kind)(torch.tensor([1, 2])))
+
+
+@needs_torch
+def test_special_functions_of_more_arguments():
+    x, y = draw((3, 4), "float64", 0.1, 2), draw((3, 4), "float64", 0.1, 2)
+    compare(
+        lambda T, x, y: (
+            T.special.xlog1py(x, y),
+            T.special.xlog1py(2, y),
+            T.special.xlogy(x, 2.5),
+            T.special.polygamma(2, x),
+            T.special.multigammaln(x + 3, 2),
+            T.special.logsumexp(x, 1),
+            T.special.softmax(x, 0),
+            T.special.log_softmax(x, 0, dtype=T.float64),
+        ),
+        [x, y],
+    )
+    compare(lambda T, x: T.special.entr(x), [np.array([0.0, 0.5, 1.0])])
+    zeros = [0.0, 0.0, 1.0], [-1.0, NAN, -1.0]
+    check(gt.special.xlog1py(*map(gt.tensor, zeros)), torch.special.xlog1py(*map(torch.tensor, zeros)))
+
+
+def test_tails_of_the_normal_distribution():
+    x = gt.tensor([-40.0, -5.0, 0.0, 5.0, 9.0], dtype=gt.float64)
+    np.testing.assert_allclose(
+        gt.special.log_ndtr(x).numpy(),
+        [-804.608442013754, -15.064998393988727, math.log(0.5), -2.866516129637633e-07, -1.1285884059538324e-19],
+        rtol=1e-12,
+    )
+    p = gt.tensor([1e-300, 1e-12, 0.3, 0.5], dtype=gt.float64)
+    np.testing.assert_allclose(gt.special.ndtr(gt.special.ndtri(p)).numpy(), p.numpy(), rtol=1e-10)
+
+
+@needs_torch
+def test_kaiser_windows():
+    for options in ({"periodic": True, "beta": 8.6}, {"periodic": False}, {"periodic": False, "dtype": "float64"}):
+        seen = []
+        for T in (gt, torch):
+            more = {**options, "dtype": getattr(T, options["dtype"])} if "dtype" in options else options
+            seen.append(T.kaiser_window(9, **more))
+        check(*seen, tolerance=(1e-5, 1e-6))

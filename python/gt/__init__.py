@@ -292,6 +292,7 @@ if TYPE_CHECKING:
         random,
         serialization,
         signal,
+        special,
         utils,
     )
     from gt.amp import GradScaler, autocast, get_autocast_dtype, is_autocast_available, is_autocast_enabled
@@ -322,6 +323,7 @@ _LAZY = {
     "random",
     "serialization",
     "signal",
+    "special",
     "utils",
 }
 # Functions of `gt.linalg` that PyTorch has here too.
@@ -330,6 +332,9 @@ _LINALG = {
     "det": "det",
     "inverse": "inv",
     "logdet": "_logdet",
+    "lu": "_lu",
+    "lu_solve": "_lu_solve",
+    "lu_unpack": "_lu_unpack",
     "pinverse": "pinv",
     "qr": "qr",
     "slogdet": "slogdet",

@@ -36,7 +36,7 @@ def function(method, first="input"):
         if not kwargs:
             try:
                 return method(*args)
-            except TypeError:
+            except (TypeError, AttributeError):
                 operands = _operands(name, args, first)
                 if operands is args:
                     raise

@@ -326,12 +326,22 @@ fn common_device(list: &Bound<PyAny>) -> Device {
     })
 }
 
+/// A sequence of tensors, and not one tensor, which is a mistake for a list of it.
+fn several(name: &str, list: &Bound<PyAny>) -> Result<Vec<Tensor>> {
+    if list.cast::<PyTensor>().is_ok() {
+        return type_error(format!(
+            "{name}(): argument 'tensors' (position 1) must be tuple of Tensors, not Tensor"
+        ));
+    }
+    crate::tensor::tensors(list)
+}
+
 macro_rules! joins {
     ($($name:ident)*) => {
         $(#[pyfunction]
         #[pyo3(signature = (tensors, dim = 0, *, axis = None))]
         pub fn $name(tensors: &Bound<PyAny>, dim: i64, axis: Option<i64>) -> Result<PyTensor> {
-            let list = crate::tensor::tensors(tensors)?;
+            let list = several(stringify!($name), tensors)?;
             Ok(PyTensor::on(join::$name(&list, axis.unwrap_or(dim))?, common_device(tensors)))
         })*
     };
@@ -343,7 +353,7 @@ macro_rules! joins_all {
     ($($name:ident)*) => {
         $(#[pyfunction]
         pub fn $name(tensors: &Bound<PyAny>) -> Result<PyTensor> {
-            let list = crate::tensor::tensors(tensors)?;
+            let list = several(stringify!($name), tensors)?;
             Ok(PyTensor::on(join::$name(&list)?, common_device(tensors)))
         })*
     };

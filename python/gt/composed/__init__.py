@@ -1,7 +1,22 @@
 """Tensor functions that are short compositions of the core's. Those named in METHODS become methods of tensors."""
 
+from gt._function import function
 from gt._gt import Tensor
-from gt.composed import create, dlpack, layers, matrices, names, pointwise, products, search, shape, special, stat
+from gt.composed import (
+    bessel,
+    create,
+    dlpack,
+    layers,
+    matrices,
+    names,
+    pointwise,
+    products,
+    search,
+    shape,
+    special,
+    stat,
+)
+from gt.composed.bessel import *  # noqa: F403
 from gt.composed.create import *  # noqa: F403
 from gt.composed.dlpack import *  # noqa: F403
 from gt.composed.layers import *  # noqa: F403
@@ -15,7 +30,8 @@ from gt.composed.special import *  # noqa: F403
 from gt.composed.stat import *  # noqa: F403
 
 __all__ = (
-    create.__all__
+    bessel.__all__
+    + create.__all__
     + dlpack.__all__
     + layers.__all__
     + matrices.__all__
@@ -41,21 +57,40 @@ METHODS = {
         (products, "addbmm addmv addr cross ger inner kron matrix_power renorm vdot"),
         (
             shape,
-            "argwhere diag diag_embed diagflat diagonal_scatter dsplit fill_diagonal_ hsplit index_put is_nonzero "
-            "is_same_size narrow_copy put rot90 select_scatter slice_scatter split_with_sizes sum_to_size tensor_split "
-            "trace unfold unsafe_chunk unsafe_split unsafe_split_with_sizes vsplit",
+            "argwhere as_strided diag diag_embed diagflat diagonal_scatter dsplit fill_diagonal_ hsplit index_put "
+            "is_nonzero is_same_size narrow_copy put rot90 select_scatter slice_scatter split_with_sizes sum_to_size "
+            "tensor_split trace unfold unsafe_chunk unsafe_split unsafe_split_with_sizes vsplit",
         ),
-        (stat, "aminmax bincount corrcoef cov diff dist histc nanmean nansum"),
+        (stat, "aminmax bincount corrcoef cov diff dist histc histogram nanmean nansum"),
         (create, "bernoulli multinomial"),
     )
     for name in names.split()
 }
 METHODS.update({name: getattr(search, name) for name in search.METHODS})
-for _more in (names, special, matrices, dlpack):
+for _more in (names, special, bessel, matrices, dlpack):
     METHODS.update(_more.METHODS)
 
 for _name, _function in METHODS.items():
     setattr(Tensor, _name, _function)
+
+# Functions whose result may go to `out`: of a tensor, and of what need not be one.
+for _first, _names in (
+    (
+        "input",
+        "acosh addbmm addmv addr aminmax angle arccosh arcsinh arctanh asinh atanh copysign cross cummax cummin "
+        "deg2rad diag diff digamma erfc erfinv fix fmax fmin frexp gcd heaviside histc hypot i0 index_reduce "
+        "inner isneginf isposinf kron lcm ldexp lgamma logaddexp logaddexp2 logcumsumexp logit matrix_power mode "
+        "mvlgamma nanmean nanmedian nanquantile nansum narrow_copy quantile rad2deg renorm scatter_reduce sgn "
+        "signbit sinc slice_scatter svd vdot",
+    ),
+    (
+        None,
+        "bitwise_left_shift bitwise_right_shift bucketize column_stack dstack float_power isin logspace normal "
+        "polygamma searchsorted xlogy",
+    ),
+):
+    for _name in _names.split():
+        globals()[_name] = function(globals()[_name], _first)
 
 # Written with the methods above.
 from gt.composed import inplace  # noqa: E402

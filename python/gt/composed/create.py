@@ -33,18 +33,33 @@ def bernoulli(self, p=None, *, generator=None):
 def logspace(start, end, steps, base=10.0, *, dtype=None, device=None, requires_grad=False):
     """`base` to the power of `steps` numbers from `start` to `end`."""
     # Powers are taken in double precision: an error of the exponent would grow with it.
+    if dtype is not None and not dtype.is_floating_point:
+        # The ends are integers before anything lies between them.
+        start, end = int(start), int(end)
     powers = _gt.pow(float(base), _gt.linspace(start, end, steps, dtype=_gt.float64))
     out = powers.to(dtype or _gt.float32)
     out = out if device is None else out.to(device)
     return out.requires_grad_() if requires_grad else out
 
 
-def normal(mean, std=1.0, size=None, *, generator=None, dtype=None, device=None):
+def normal(
+    mean,
+    std=1.0,
+    size=None,
+    *,
+    generator=None,
+    dtype=None,
+    layout=None,
+    device=None,
+    pin_memory=False,
+    requires_grad=False,
+):
     """Normal random numbers with the given means and deviations."""
     if not isinstance(std, Tensor) and not std >= 0:
         raise RuntimeError(f"normal: expected std to be 0 or more, got {std}")
     if size is not None:
-        return _gt.randn(size, dtype=dtype, device=device, generator=generator) * std + mean
+        out = _gt.randn(size, dtype=dtype, device=device, generator=generator) * std + mean
+        return out.requires_grad_() if requires_grad else out
     if isinstance(mean, Tensor) and isinstance(std, Tensor):
         mean, std = _gt.broadcast_tensors(mean, std)
     like = mean if isinstance(mean, Tensor) else std
@@ -62,9 +77,9 @@ def randint_like(input, low, high=None, *, generator=None, dtype=None, device=No
     return _gt.randint(low, high, input.shape, device=device, generator=generator).to(dtype)
 
 
-def scalar_tensor(s, *, dtype=None, device=None):
+def scalar_tensor(s, *, dtype=None, layout=None, device=None, pin_memory=False, requires_grad=False):
     """A tensor with one number and no dimensions."""
-    return _gt.full((), s, dtype=dtype or _gt.float32, device=device)
+    return _gt.full((), s, dtype=dtype or _gt.get_default_dtype(), device=device, requires_grad=requires_grad)
 
 
 def _window(name, length, periodic, options, shape):

@@ -2,9 +2,9 @@
 
 from collections import namedtuple
 
-from gt._gt import where
+from gt._gt import randn, where
 
-__all__ = ["matrix_exp", "pinverse", "svd"]
+__all__ = ["matrix_exp", "pca_lowrank", "pinverse", "svd", "svd_lowrank"]
 
 Singular = namedtuple("Singular", ["U", "S", "V"])
 
@@ -30,6 +30,37 @@ def svd(input, some=True, compute_uv=True):
         return Singular(input.new_zeros(*lead, rows, rows), S, input.new_zeros(*lead, columns, columns))
     U, S, Vh = _linalg().svd(input, full_matrices=not some)
     return Singular(U, S, Vh.mT)
+
+
+def _basis(A, q, niter):
+    """Columns at right angles that nearly span what `A` gives, by random products."""
+    Q = _linalg().qr(A @ randn(A.shape[-1], q, dtype=A.dtype)).Q
+    for _ in range(niter):
+        Q = _linalg().qr(A.mT @ Q).Q
+        Q = _linalg().qr(A @ Q).Q
+    return Q
+
+
+def svd_lowrank(A, q=6, niter=2, M=None):
+    """The largest `q` singular values and their vectors, nearly, of `A - M`; waits for the matrix."""
+    A = A if M is None else A - M
+    wide = A.shape[-2] < A.shape[-1]
+    A = A.mT if wide else A
+    Q = _basis(A, 6 if q is None else q, 2 if niter is None else niter)
+    U, S, Vh = _linalg().svd(Q.mT @ A, full_matrices=False)
+    U, V = Q @ U, Vh.mT
+    return (V, S, U) if wide else (U, S, V)
+
+
+def pca_lowrank(A, q=None, center=True, niter=2):
+    """The largest `q` principal components, nearly, of rows; waits for the matrix."""
+    most = min(A.shape[-2:])
+    q = min(6, most) if q is None else q
+    if not 0 <= q <= most:
+        raise ValueError(f"pca_lowrank: expected q between 0 and {most}, the smaller size of the matrix, got {q}")
+    if niter < 0:
+        raise ValueError(f"pca_lowrank: niter must be non-negative, got {niter}")
+    return svd_lowrank(A - A.mean(-2, keepdim=True) if center else A, q, niter)
 
 
 # Halvings that bring a matrix to a norm of one at most, as far as its exponential is a number at all.

@@ -92,6 +92,11 @@ def logaddexp2(input, other):
 def hypot(input, other):
     """`sqrt(input**2 + other**2)` without overflow on the way."""
     input, other = _pair("hypot", input, other)
+    if input.element_size() < 4:
+        return hypot(input.float(), other.float()).to(input.dtype)
+    # Infinity beside what is not a number is infinity.
+    endless = input.isinf() | other.isinf()
+    input, other = _gt.where(endless, math.inf, input), _gt.where(endless, math.inf, other)
     largest = input.detach().abs().maximum(other.detach().abs())
     scale = _gt.where((largest == 0) | largest.isinf(), 1.0, largest)
     return scale * ((input / scale).square() + (other / scale).square()).sqrt()
@@ -130,13 +135,13 @@ def rad2deg(input):
 def fmax(input, other):
     """The larger one; of a number and NaN, the number."""
     _tensor("fmax", other)
-    return _gt.where(input.isnan(), other, _gt.where(other.isnan(), input, input.maximum(other)))
+    return _gt.where(other.isnan(), input, _gt.where(input.isnan(), other, input.maximum(other)))
 
 
 def fmin(input, other):
     """The smaller one; of a number and NaN, the number."""
     _tensor("fmin", other)
-    return _gt.where(input.isnan(), other, _gt.where(other.isnan(), input, input.minimum(other)))
+    return _gt.where(other.isnan(), input, _gt.where(input.isnan(), other, input.minimum(other)))
 
 
 def signbit(input):

@@ -81,20 +81,32 @@ def addmv(input, mat, vec, *, beta=1, alpha=1):
 
 def addr(input, vec1, vec2, *, beta=1, alpha=1):
     """`beta * input + alpha * outer(vec1, vec2)`."""
+    if input.dtype == vec1.dtype == vec2.dtype == _gt.bool:
+        product = vec1.outer(vec2) & bool(alpha)
+        return product if not beta else input | product
     product = vec1.outer(vec2) * alpha
     return product if beta == 0 else input * beta + product
 
 
 def addbmm(input, batch1, batch2, *, beta=1, alpha=1):
     """`beta * input + alpha * sum(batch1 @ batch2)` over the batch."""
-    product = batch1.bmm(batch2).sum(0) * alpha
-    return product if beta == 0 else input * beta + product
+    if batch1.dim() != 3 or batch2.dim() != 3 or batch1.shape[::2] != batch2.shape[:2]:
+        raise RuntimeError(
+            "addbmm: expected two stacks of as many matrices that can be multiplied, got "
+            f"{list(batch1.shape)} and {list(batch2.shape)}"
+        )
+    # One product sums over the batch, too.
+    inner = batch1.shape[0] * batch1.shape[2]
+    left = batch1.transpose(0, 1).reshape(batch1.shape[1], inner)
+    return input.addmm(left, batch2.reshape(inner, batch2.shape[2]), beta=beta, alpha=alpha)
 
 
 def matrix_power(input, n):
-    """A square matrix multiplied with itself, `n` factors of it."""
+    """A square matrix multiplied with itself, `n` factors of it, or of its inverse if `n` is negative."""
     if n < 0:
-        raise RuntimeError(f"matrix_power: negative powers need an inverse, which GT does not have, got {n}")
+        from gt import linalg
+
+        return matrix_power(linalg.inv(input), -n)
     size = input.shape[-1]
     result, square = None, input
     while n:

@@ -90,6 +90,9 @@ def _quantile(input, q, dim, keepdim, interpolation, skip_nan):
         raise RuntimeError(f"quantile: expected a floating-point tensor, got {input.dtype}")
     if not isinstance(q, Tensor) and not 0 <= q <= 1:
         raise RuntimeError(f"quantile: q must be in the range [0, 1], got {q}")
+    if input.dim() == 0:
+        found = _quantile(input.reshape(1), q, None, False, interpolation, skip_nan)
+        return found if dim is None or not keepdim else found
     share = q.to(input.dtype) if isinstance(q, Tensor) else _gt.tensor(q, dtype=input.dtype)
     rows = _sorted_rows(input, dim)
     bad = rows.isnan()
@@ -265,12 +268,25 @@ def _repeat_interleave(input, repeats, dim):
     return x.index_select(along, _gt.tensor(np.repeat(np.arange(len(counts)), counts)))
 
 
+def _limit(dtype, upper):
+    """The largest or smallest number of a type."""
+    if dtype.is_floating_point:
+        return float("inf") if upper else float("-inf")
+    if dtype == _gt.bool:
+        return upper
+    from gt.composed.info import iinfo
+
+    return iinfo(dtype).max if upper else iinfo(dtype).min
+
+
 def _extreme(input, dim, index, src, largest, include_self):
     """The largest or smallest of all that goes to a place. The gradient is shared by those that are it."""
-    worst = float("-inf") if largest else float("inf")
+    worst = _limit(input.dtype, not largest)
     touched = _gt.zeros(input.shape, dtype=_gt.bool).scatter(dim, index, _gt.ones(index.shape, dtype=_gt.bool))
     start = input if include_self else input.masked_fill(touched, worst)
-    order = (lambda t: t) if largest else (lambda t: -t)
+    floats = input.is_floating_point()
+    # The complement turns the order of integers round and has no overflow.
+    order = (lambda t: t) if largest else (lambda t: -t) if floats else (lambda t: ~t)
     data, source = order(start.detach()), order(src.detach())
     # Sorted upwards, the last of those that go to one place stands.
     rows, places = source.sort(dim)
@@ -281,6 +297,8 @@ def _extreme(input, dim, index, src, largest, include_self):
         here = targets.narrow(dim, k, 1)
         value = value.scatter(dim, here, value.gather(dim, here).maximum(rows.narrow(dim, k, 1)))
     value = order(value)
+    if not floats:
+        return value
     picked = (src.detach() == value.gather(dim, index)).to(src.dtype)
     own = (start.detach() == value).to(input.dtype)
     share = own.scatter_add(dim, index, picked).clamp(min=1)
@@ -304,6 +322,10 @@ def scatter(input, dim, index, src=None, *, value=None, reduce=None):
 
 def scatter_reduce(input, dim, index, src, reduce, *, include_self=True):
     """Joins elements of `src` to those at the indices: their sum, mean, largest, smallest or product."""
+    if input.dim() == 0:
+        parts = (t.reshape(-1) for t in (input, index, src))
+        first, index, src = parts
+        return scatter_reduce(first, dim, index, src, reduce, include_self=include_self).reshape(())
     part = src[tuple(slice(0, n) for n in index.shape)]
     ones = _gt.ones(index.shape, dtype=input.dtype)
     if reduce in ("amax", "amin"):
@@ -359,7 +381,7 @@ def pdist(input, p=2.0):
     """Distances of every two rows."""
     n = input.shape[0]
     first, second = [i for i in range(n) for _ in range(i + 1, n)], [j for i in range(n) for j in range(i + 1, n)]
-    return _length(input[first] - input[second], p, -1) if first else input.new_zeros(0)
+    return _length(input[first] - input[second], p, -1) if first else input.reshape(-1)[:0]
 
 
 def pairwise_distance(x1, x2, p=2.0, eps=1e-6, keepdim=False):
@@ -380,7 +402,7 @@ def combinations(input, r=2, with_replacement=False):
 
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     places = list(choose(range(input.numel()), r))
-    return input[_gt.tensor(places)] if places else input.new_zeros(0, r)
+    return input[_gt.tensor(places)] if places else input[:0].unsqueeze(1).expand(0, r)
 
 
 def vander(x, N=None, increasing=False):

@@ -6,6 +6,7 @@ from gt._size import Size
 
 __all__ = [
     "argwhere",
+    "as_strided",
     "atleast_1d",
     "atleast_2d",
     "atleast_3d",
@@ -77,13 +78,23 @@ def atleast_3d(tensor):
     return tensor.unsqueeze(-1) if tensor.dim() == 2 else tensor.reshape(1, -1, 1) if tensor.dim() < 2 else tensor
 
 
+def _several(name, tensors):
+    if isinstance(tensors, Tensor):
+        raise TypeError(f"{name}(): argument 'tensors' (position 1) must be tuple of Tensors, not Tensor")
+    if not len(tensors):
+        raise RuntimeError(f"{name}: expected a non-empty list of tensors")
+    return tensors
+
+
 def column_stack(tensors):
     """Vectors as columns, and matrices, side by side."""
+    _several("column_stack", tensors)
     return _gt.cat([t.reshape(-1, 1) if t.dim() < 2 else t for t in tensors], 1)
 
 
 def dstack(tensors):
     """Joined along the third dimension."""
+    _several("dstack", tensors)
     return _gt.cat([atleast_3d(t) for t in tensors], 2)
 
 
@@ -112,7 +123,10 @@ def broadcast_shapes(*shapes):
 
 def meshgrid(*tensors, indexing="ij"):
     """Coordinates of a grid: each vector along a dimension of its own, expanded to all."""
-    vectors = [t.reshape(-1) for t in _tensors(tensors)]
+    vectors = _tensors(tensors)
+    if any(v.dim() > 1 for v in vectors):
+        raise RuntimeError(f"meshgrid: expected vectors and numbers, got shapes {[list(v.shape) for v in vectors]}")
+    vectors = [v.reshape(-1) for v in vectors]
     if indexing not in ("ij", "xy"):
         raise RuntimeError(f"meshgrid: indexing must be one of 'xy' or 'ij', but received: {indexing}")
     swap = indexing == "xy" and len(vectors) > 1
@@ -130,6 +144,8 @@ def meshgrid(*tensors, indexing="ij"):
 def cartesian_prod(*tensors):
     """Every combination of elements, one of each vector."""
     vectors = _tensors(tensors)
+    if any(v.dim() != 1 for v in vectors):
+        raise RuntimeError(f"cartesian_prod: expected vectors, got shapes {[list(v.shape) for v in vectors]}")
     if len(vectors) == 1:
         return vectors[0]
     return _gt.stack([g.reshape(-1) for g in meshgrid(*vectors)], 1)
@@ -226,7 +242,7 @@ def unravel_index(indices, shape):
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     if any(n < 0 for n in sizes):
         raise ValueError(f"'shape' cannot have negative values, but got {sizes}")
-    found, rest = [], indices
+    found, rest = [], indices.long()
     for n in reversed(sizes):
         found.append(rest % n)
         rest = rest // n
@@ -261,7 +277,9 @@ def rot90(input, k=1, dims=(0, 1)):
 
 def unfold(self, dimension, size, step):
     """Windows of `size` elements along a dimension, each `step` after the one before, as a new last dimension."""
-    dimension %= max(1, self.dim())
+    if self.dim() == 0:
+        return unfold(self.reshape(1), dimension, size, step).squeeze(0)
+    dimension %= self.dim()
     length = self.shape[dimension]
     if size > length or step <= 0:
         raise RuntimeError(f"unfold: expected windows of at most {length} and a positive step, got {size} and {step}")
@@ -269,6 +287,28 @@ def unfold(self, dimension, size, step):
     index = starts.unsqueeze(1) + _gt.arange(size)
     windows = self.index_select(dimension, index.reshape(-1)).unflatten(dimension, tuple(index.shape))
     return windows.movedim(dimension + 1, -1)
+
+
+def as_strided(input, size, stride, storage_offset=None):
+    """Elements that lie so many places of the storage apart along each dimension, as a copy."""
+    if not input.is_contiguous():
+        raise RuntimeError(
+            f"as_strided: expected a contiguous tensor, got strides {list(input.stride())}: call contiguous()"
+        )
+    size, stride = tuple(size), tuple(stride)
+    if len(size) != len(stride) or min((*size, *stride), default=0) < 0:
+        raise RuntimeError(f"as_strided: expected as many strides as sizes, none negative, got {size} and {stride}")
+    offset = 0 if storage_offset is None else storage_offset - input.storage_offset()
+    last = offset + sum((n - 1) * step for n, step in zip(size, stride))
+    if 0 not in size and not 0 <= offset <= last < input.numel():
+        raise RuntimeError(
+            f"as_strided: sizes {list(size)} with strides {list(stride)} from {offset} on lead out of {input.numel()} "
+            "elements"
+        )
+    place = _gt.full((), offset, dtype=_gt.int64)
+    for n, step in zip(size, stride):
+        place = place.unsqueeze(-1) + _gt.arange(n) * step
+    return input.reshape(-1).index_select(0, place.reshape(-1)).reshape(size)
 
 
 def argwhere(input):
@@ -348,7 +388,8 @@ def _split_along(name, dim, rank):
         if input.dim() < rank:
             raise RuntimeError(f"{name}: expected at least {rank} dimensions, got {input.dim()}")
         at = 0 if name == "hsplit" and input.dim() == 1 else dim
-        if isinstance(indices_or_sections, int) and input.shape[at] % indices_or_sections:
+        parts = indices_or_sections
+        if isinstance(parts, int) and (parts < 1 or input.shape[at] % parts):
             raise RuntimeError(f"{name}: {input.shape[at]} elements do not make {indices_or_sections} equal parts")
         return tensor_split(input, indices_or_sections, at)
 

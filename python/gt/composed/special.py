@@ -42,15 +42,26 @@ _ERFC = (
 )  # fmt: skip
 
 
-def _erfc(x):
-    z = x.abs()
+def _erfc_parts(z):
+    """A factor and an exponent that make `erfc` of what is not negative."""
     t = 2 / (2 + z)
     y = 4 * t - 2
     last, before = 0.0, 0.0
     for c in _ERFC[:0:-1]:
         last, before = y * last - before + c, last
-    tail = t * (0.5 * (_ERFC[0] + y * last) - before - z * z).exp()
+    return t, 0.5 * (_ERFC[0] + y * last) - before - z * z
+
+
+def _erfc(x):
+    t, power = _erfc_parts(x.abs())
+    tail = t * power.exp()
     return _gt.where(x < 0, 2 - tail, tail)
+
+
+def _log_ndtr(x):
+    t, power = _erfc_parts(x.abs() * math.sqrt(0.5))
+    # Half of erfc, whose logarithm is taken part by part where it would vanish.
+    return _gt.where(x < 0, t.log() + power - math.log(2), (t * power.exp() * -0.5).log1p())
 
 
 def erfc(input):
@@ -90,6 +101,14 @@ def _erfinv(x):
     outer = _gt.where(r <= 5, _ratio(r - 1.6, _OUTSIDE), _ratio(r - 5, _FAR)) * x.sign()
     found = _gt.where(size <= 0.85, middle, outer) / math.sqrt(2)
     return _gt.where(size == 1, x * math.inf, found)
+
+
+def _ndtri(p):
+    gap = p - 0.5
+    r = (-p.minimum(1 - p).log()).sqrt()
+    outer = _gt.where(r <= 5, _ratio(r - 1.6, _OUTSIDE), _ratio(r - 5, _FAR)) * gap.sign()
+    found = _gt.where(gap.abs() <= 0.425, gap * _ratio(0.180625 - gap * gap, _MIDDLE), outer)
+    return _gt.where((p == 0) | (p == 1), gap * math.inf, found)
 
 
 def erfinv(input):

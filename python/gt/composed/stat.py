@@ -5,6 +5,7 @@ from collections import namedtuple
 
 from gt import _gt
 from gt._gt import Tensor
+from gt.composed.search import bucketize
 
 __all__ = [
     "aminmax",
@@ -16,6 +17,7 @@ __all__ = [
     "dist",
     "gradient",
     "histc",
+    "histogram",
     "isin",
     "nanmean",
     "nansum",
@@ -26,10 +28,14 @@ __all__ = [
 ]
 
 MinMax = namedtuple("MinMax", ["min", "max"])
+Histogram = namedtuple("Histogram", ["hist", "bin_edges"])
 
 
 def var_mean(input, dim=None, unbiased=None, *, correction=None, keepdim=False):
     """The variance and the mean along dimensions."""
+    if isinstance(dim, bool):
+        # The older form has `unbiased` first.
+        dim, unbiased = None, dim
     correction = (1 if unbiased is None else int(unbiased)) if correction is None else correction
     return input.var(dim, correction=correction, keepdim=keepdim), input.mean(dim, keepdim=keepdim)
 
@@ -70,6 +76,8 @@ def diff(input, n=1, dim=-1, prepend=None, append=None):
         raise RuntimeError("diff: expected a tensor of one dimension at least")
     if n < 0:
         raise RuntimeError(f"diff: expected a number of times that is not negative, got {n}")
+    if n == 0:
+        return input.clone()
     parts = [t for t in (prepend, input, append) if t is not None]
     out = _gt.cat(parts, dim) if len(parts) > 1 else input
     for _ in range(n):
@@ -149,16 +157,32 @@ def gradient(input, *, spacing=1, dim=None, edge_order=1):
     if edge_order not in (1, 2):
         raise RuntimeError(f"torch.gradient only supports edge_order=1 and edge_order=2, got {edge_order}")
     dims = list(range(input.dim())) if dim is None else [dim] if isinstance(dim, int) else list(dim)
+    spacing = 1 if spacing is None else spacing
     each = list(spacing) if isinstance(spacing, (list, tuple)) else [spacing] * len(dims)
     if len(each) != len(dims):
         raise RuntimeError(f"torch.gradient expected spacing for each of {len(dims)} dimensions, got {len(each)}")
+    if any(not -input.dim() <= d < input.dim() for d in dims):
+        raise IndexError(f"torch.gradient: dimension out of range, got {dims} of a tensor of {input.dim()} dimensions")
     dims = [d % input.dim() for d in dims]
+    if len(set(dims)) < len(dims):
+        raise RuntimeError(f"torch.gradient: a dimension appears multiple times in the list of dims, got {dims}")
     return tuple(_slope(input, d, apart, edge_order) for d, apart in zip(dims, each))
 
 
 def cov(input, *, correction=1, fweights=None, aweights=None):
     """The covariances of variables, which stand in rows."""
-    x = input.reshape(1, -1) if input.dim() < 2 else input
+    if input.dim() > 2:
+        raise RuntimeError(f"cov(): expected input to have two or fewer dimensions, got {list(input.shape)}")
+    x = input if input.is_floating_point() else input.to(_gt.get_default_dtype())
+    x = x.reshape(1, -1) if x.dim() < 2 else x
+    for name, given in (("fweights", fweights), ("aweights", aweights)):
+        if given is not None and (given.dim() > 1 or given.numel() != x.shape[1]):
+            raise RuntimeError(
+                f"cov(): expected {name} to be a vector of {x.shape[1]}, one for each observation, got "
+                f"{list(given.shape)}"
+            )
+    if fweights is not None and fweights.is_floating_point():
+        raise RuntimeError(f"cov(): expected fweights to have integral dtype, got {fweights.dtype}")
     weights = None
     if fweights is not None:
         weights = fweights.to(x.dtype)
@@ -210,9 +234,37 @@ def histc(input, bins=100, min=0, max=0):
     if min == max:
         min, max = min - 1, max + 1
     inside = (x >= min) & (x <= max)
-    place = ((x - min) * (bins / (max - min))).floor().clamp(0, bins - 1)
+    # In half precision neighbours of a bound would fall into the part beside it.
+    place = (((x.float() if x.element_size() < 4 else x) - min) * (bins / (max - min))).floor().clamp(0, bins - 1)
     place = place.masked_fill(~inside, 0).long()
     return _gt.zeros(bins, dtype=x.dtype).index_add(0, place, inside.to(x.dtype))
+
+
+def histogram(input, bins, *, range=None, weight=None, density=False):
+    """How many elements, or how much of their weights, fall between neighbouring edges: those given, or so many equal
+    parts of a range. An element at the last edge falls below it."""
+    if not input.is_floating_point():
+        raise RuntimeError(f"histogram: expected a floating-point tensor, got {input.dtype}")
+    x = input.reshape(-1)
+    edges = bins
+    if not isinstance(bins, Tensor):
+        low, high = range or ((x.min().item(), x.max().item()) if x.numel() else (0.0, 1.0))
+        if bins < 1 or low > high or not (math.isfinite(low) and math.isfinite(high)):
+            raise RuntimeError(f"histogram: expected bins above 0 and a finite range, got {bins} and {low, high}")
+        low, high = (low - 0.5, high + 0.5) if low == high else (low, high)
+        edges = _gt.linspace(low, high, bins + 1, dtype=x.dtype)
+    elif bins.dim() != 1 or bins.dtype != input.dtype:
+        raise RuntimeError(
+            f"histogram: expected a vector of edges of {input.dtype}, got {list(bins.shape)} of {bins.dtype}"
+        )
+    weights = _gt.ones(x.shape, dtype=x.dtype) if weight is None else weight.reshape(-1)
+    parts = edges.numel() - 1
+    # One place beside the parts is for what falls outside.
+    place = bucketize(x.detach(), edges, right=True) - 1
+    place = _gt.where(x == edges[-1], parts - 1, place)
+    place = _gt.where((x >= edges[0]) & (x <= edges[-1]), place, parts)
+    hist = _gt.zeros(parts + 1, dtype=x.dtype).index_add(0, place, weights)[:-1]
+    return Histogram(hist / hist.sum() / edges.diff() if density else hist, edges)
 
 
 def isin(elements, test_elements, *, assume_unique=False, invert=False):

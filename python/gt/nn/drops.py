@@ -87,7 +87,7 @@ def alpha_dropout(input, p=0.5, training=False):
 @_also_in_place
 def feature_alpha_dropout(input, p=0.5, training=False):
     """Channels that become what SELU tends to below zero, so that mean and variance stay."""
-    return _drop_to_lowest(input, _channels(input), p, training)
+    return _drop_to_lowest(input, _channels(input) if training else None, p, training)
 
 
 @_also_in_place

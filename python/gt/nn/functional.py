@@ -51,6 +51,7 @@ __all__ = [
     "layer_norm",
     "leaky_relu",
     "linear",
+    "linear_cross_entropy",
     "log_softmax",
     "logsigmoid",
     "mish",
@@ -171,6 +172,33 @@ def cross_entropy(
     )
 
 
+def linear_cross_entropy(
+    input,
+    linear_weight,
+    target,
+    *,
+    linear_bias=None,
+    weight=None,
+    reduction="mean",
+    ignore_index=None,
+    label_smoothing=0.0,
+    options=None,
+):
+    """The cross entropy of a linear map of the input. Options say how to save memory elsewhere, and nothing here."""
+    if input.dim() not in (1, 2) or linear_weight.dim() < 2 or (input.dim() == 1 and linear_weight.dim() > 2):
+        raise RuntimeError(
+            "linear_cross_entropy: expected an input of one or two dimensions and a weight of two, or of more for an "
+            f"input of two, got {list(input.shape)} and {list(linear_weight.shape)}"
+        )
+    classes, *more, size = linear_weight.shape
+    bias = None if linear_bias is None else linear_bias.reshape(-1)
+    logits = linear(input, linear_weight.reshape(-1, size), bias).reshape(*input.shape[:-1], classes, *more)
+    skip = -100 if ignore_index is None else ignore_index
+    return cross_entropy(
+        logits, target, weight, ignore_index=skip, reduction=reduction, label_smoothing=label_smoothing
+    )
+
+
 # Under the name of the prototype.
 cross_entropy_loss = cross_entropy
 
@@ -210,9 +238,14 @@ def glu(input, dim=-1):
 
 def prelu(input, weight):
     """A leaky ReLU with a slope for each channel, or one for all."""
-    if weight.numel() > 1 and input.dim() > 1:
-        weight = weight.view(-1, *[1] * (input.dim() - 2))
-    return _gt.where(input >= 0, input, weight * input)
+    channels = input.shape[1] if input.dim() > 1 else 1
+    if weight.dim() > 1 or weight.numel() not in (1, channels):
+        raise RuntimeError(
+            f"prelu: expected a weight for each of {channels} channels or one for all, got {list(weight.shape)} for an "
+            f"input of {list(input.shape)}"
+        )
+    weight = weight.view(-1, *[1] * (input.dim() - 2)) if weight.numel() > 1 else weight.reshape(())
+    return _gt.where(input > 0, input, weight * input)
 
 
 def tanhshrink(input):
@@ -220,6 +253,8 @@ def tanhshrink(input):
 
 
 def softshrink(input, lambd=0.5):
+    if lambd < 0:
+        raise RuntimeError(f"softshrink: lambda must be greater or equal to 0, but found to be {lambd}")
     return _gt.where(input > lambd, input - lambd, _gt.where(input < -lambd, input + lambd, input * 0))
 
 

@@ -1,6 +1,9 @@
 """Losses as modules."""
 
+import math
+
 from gt.nn import functional as F
+from gt.nn.layers import Linear
 from gt.nn.margins import said
 from gt.nn.module import Module
 
@@ -113,6 +116,54 @@ class CrossEntropyLoss(_Loss):
             reduction=self.reduction,
             label_smoothing=self.label_smoothing,
         )
+
+
+class LinearCrossEntropyLoss(_Loss):
+    """The cross entropy of a linear map of the input."""
+
+    def __init__(
+        self,
+        in_features,
+        num_classes,
+        *,
+        out_features=(),
+        bias=False,
+        device=None,
+        dtype=None,
+        reduction="mean",
+        weight=None,
+        ignore_index=None,
+        label_smoothing=0.0,
+        options=None,
+    ):
+        super().__init__(reduction=reduction)
+        if weight is not None and tuple(weight.shape) != (num_classes,):
+            raise RuntimeError(f"expected weight shape to be {(num_classes,)}, got {tuple(weight.shape)}")
+        if not 0 <= label_smoothing <= 1:
+            raise RuntimeError(f"expected label_smoothing to be in range [0, 1], got {label_smoothing}")
+        self.register_buffer("weight", weight)
+        self.num_classes, self.out_features, self.options = num_classes, out_features, options
+        self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
+        self.linear = Linear(in_features, num_classes * math.prod(out_features), bias=bias, device=device, dtype=dtype)
+
+    def forward(self, input, target):
+        shape, bias = (self.num_classes, *self.out_features), self.linear.bias
+        return F.linear_cross_entropy(
+            input,
+            self.linear.weight.reshape(*shape, self.linear.in_features),
+            target,
+            linear_bias=None if bias is None else bias.reshape(shape),
+            weight=self.weight,
+            reduction=self.reduction,
+            ignore_index=self.ignore_index,
+            label_smoothing=self.label_smoothing,
+        )
+
+    def extra_repr(self):
+        said = {"in_features": self.linear.in_features, "num_classes": self.num_classes}
+        said |= {"out_features": self.out_features, "bias": self.linear.bias is not None, "reduction": self.reduction}
+        said |= {name: getattr(self, name) for name in ("ignore_index", "label_smoothing", "options")}
+        return ", ".join(f"{name}={value}" for name, value in said.items())
 
 
 class PairwiseDistance(Module):

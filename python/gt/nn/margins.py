@@ -2,7 +2,7 @@
 
 import math
 
-from gt._gt import Tensor, arange, cosine_similarity, full_like, where, zeros_like
+from gt._gt import Tensor, arange, cosine_similarity, full_like, get_default_dtype, where, zeros_like
 from gt.autograd.grad_mode import no_grad
 from gt.composed.search import pairwise_distance
 
@@ -87,12 +87,15 @@ def triplet_margin_with_distance_loss(
 
 def hinge_embedding_loss(input, target, margin=1.0, size_average=None, reduce=None, reduction="mean"):
     """A distance where the target is 1, and how far it falls short of the margin where it is -1."""
-    loss = where(target == 1, input, 0.0) + where(target == -1, (margin - input).clamp(min=0), 0.0)
+    # Targets that are neither count as both.
+    loss = where(target != -1, input, 0.0) + where(target != 1, (margin - input).clamp(min=0), 0.0)
     return reduced(loss, size_average, reduce, reduction)
 
 
 def cosine_embedding_loss(input1, input2, target, margin=0, size_average=None, reduce=None, reduction="mean"):
     """One less the cosine where the target is 1, and the cosine above the margin where it is -1."""
+    if not input1.is_floating_point():
+        input1, input2 = input1.to(get_default_dtype()), input2.to(get_default_dtype())
     similar = cosine_similarity(input1, input2, -1)
     loss = where(target == 1, 1 - similar, (similar - margin).clamp(min=0))
     return reduced(loss, size_average, reduce, reduction)
@@ -105,6 +108,9 @@ def soft_margin_loss(input, target, size_average=None, reduce=None, reduction="m
 
 def _rows(name, input, target, same):
     """Input and target as rows, one for each sample."""
+    if input.dim() == 0:
+        rows, target = _rows(name, input.reshape(1), target.reshape(1) if same else target, same)
+        return rows, target
     if input.dim() not in (1, 2) or not input.shape[-1]:
         raise RuntimeError(f"{name}: expected a vector or a matrix with classes, got {list(input.shape)}")
     wanted = tuple(input.shape) if same else tuple(input.shape[:-1])
@@ -126,7 +132,7 @@ def multi_margin_loss(input, target, p=1, margin=1.0, weight=None, size_average=
     if weight is not None:
         short = short * weight.gather(0, right).unsqueeze(1)
     loss = short.masked_fill(arange(x.shape[1]) == place, 0).mean(1)
-    return reduced(loss.reshape(input.shape[:-1]), size_average, reduce, reduction)
+    return reduced(loss.reshape(target.shape), size_average, reduce, reduction)
 
 
 def multilabel_margin_loss(input, target, size_average=None, reduce=None, reduction="mean"):
@@ -164,6 +170,8 @@ def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"
     var = var if isinstance(var, Tensor) else full_like(input, var)
     if var.dim() == input.dim() - 1 and tuple(input.shape[:-1]) == tuple(var.shape):
         var = var.unsqueeze(-1)
+    elif var.dim() != input.dim() or sum(n for m, n in zip(input.shape, var.shape) if m != n) > 1:
+        raise ValueError(f"gaussian_nll_loss: var is of incorrect size, got {list(var.shape)} for {list(input.shape)}")
     with no_grad():
         bounded = var.clamp(min=eps)
     # The bound moves values, and no gradients.

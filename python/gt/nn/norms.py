@@ -32,10 +32,12 @@ def batch_norm(input, running_mean, running_var, weight=None, bias=None, trainin
     dims = [0, *range(2, x.dim())]
     count = x.numel() // max(1, x.shape[1])
     if training:
-        if count <= 1:
+        if count == 1:
             raise ValueError(f"Expected more than 1 value per channel when training, got input size {input.shape}")
         mean, var = x.mean(dims), x.var(dims, correction=0)
         with no_grad():
+            # What has no elements moves nothing.
+            running_mean, running_var = (running_mean, running_var) if count else (None, None)
             if running_mean is not None:
                 running_mean.lerp_(mean.detach().to(running_mean.dtype), momentum)
             if running_var is not None:
@@ -55,6 +57,10 @@ def group_norm(input, num_groups, weight=None, bias=None, eps=1e-5):
             f"group_norm: expected the channels to be divisible by num_groups, got shape {list(input.shape)} and "
             f"{num_groups}"
         )
+    if not input.numel() and 0 in input.shape[1:]:
+        raise RuntimeError(f"group_norm: expected channels, and elements in each, got shape {list(input.shape)}")
+    if not input.numel():
+        return _scaled(_wide(input), weight, bias, input.dtype)
     groups = _wide(input).reshape(input.shape[0], num_groups, -1)
     centred = groups - groups.mean(-1, keepdim=True)
     x = centred * (groups.var(-1, correction=0, keepdim=True) + eps).rsqrt()

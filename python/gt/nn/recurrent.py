@@ -15,11 +15,12 @@ def _rnn_step(x, h, recurrent, nonlinearity):
     return total.tanh() if nonlinearity == "tanh" else total.relu()
 
 
-def _lstm_step(x, state, recurrent):
+def _lstm_step(x, state, recurrent, projected=None):
     h, c = state
     i, f, g, o = (x + recurrent(h)).chunk(4, -1)
     c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-    return o.sigmoid() * c.tanh(), c
+    h = o.sigmoid() * c.tanh()
+    return h if projected is None else projected(h), c
 
 
 def _gru_step(x, h, recurrent):
@@ -51,23 +52,31 @@ class _Recurrent(Module):
         batch_first=False,
         dropout=0.0,
         bidirectional=False,
+        proj_size=0,
         device=None,
         dtype=None,
     ):
         super().__init__()
+        if proj_size and self.mode != "LSTM":
+            raise ValueError("proj_size argument is only supported for LSTM, not RNN or GRU")
+        if not 0 <= proj_size < max(1, hidden_size):
+            raise ValueError(f"proj_size has to be smaller than hidden_size and not negative, got {proj_size}")
         if not 0 <= dropout <= 1:
             raise ValueError(f"dropout should be a number in range [0, 1], got {dropout}")
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
-        self.bidirectional = bidirectional
+        self.bidirectional, self.proj_size = bidirectional, proj_size
+        shown = proj_size or hidden_size
         options = {"device": device, "dtype": dtype}
         for layer in range(num_layers):
-            width = input_size if layer == 0 else hidden_size * self._directions
+            width = input_size if layer == 0 else shown * self._directions
             for suffix in self._suffixes(layer):
                 rows = self._gates * hidden_size
-                shapes = {"weight_ih": (rows, width), "weight_hh": (rows, hidden_size)}
+                shapes = {"weight_ih": (rows, width), "weight_hh": (rows, shown)}
                 if bias:
                     shapes.update(bias_ih=(rows,), bias_hh=(rows,))
+                if proj_size:
+                    shapes.update(weight_hr=(proj_size, hidden_size))
                 for name, shape in shapes.items():
                     setattr(self, name + suffix, Parameter(empty(shape, **options)))
         self.reset_parameters()
@@ -89,7 +98,7 @@ class _Recurrent(Module):
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         return [getattr(self, name + suffix, None) for name in names]
 
-    def _advance(self, x, state, recurrent):
+    def _advance(self, x, state, recurrent, suffix):
         return _rnn_step(x, state, recurrent, self.nonlinearity)
 
     def _shown(self, state):
@@ -103,19 +112,17 @@ class _Recurrent(Module):
         shares = F.linear(x, weight_ih, bias_ih).unbind(0)
         out = []
         for share in reversed(shares) if backwards else shares:
-            state = self._advance(share, state, lambda h: F.linear(h, weight_hh, bias_hh))
+            state = self._advance(share, state, lambda h: F.linear(h, weight_hh, bias_hh), suffix)
             out.append(self._shown(state))
         return stack(out[::-1] if backwards else out), state
 
-    def _first_states(self, x, hx):
+    def _first_states(self, x, hx, width=None):
         """The state of each layer and direction before the first step."""
-        count = self.num_layers * self._directions
+        wanted = (self.num_layers * self._directions, x.shape[1], width or self.proj_size or self.hidden_size)
         if hx is None:
-            hx = zeros(count, x.shape[1], self.hidden_size, dtype=x.dtype, device=x.device)
-        elif tuple(hx.shape) != (count, x.shape[1], self.hidden_size):
-            raise RuntimeError(
-                f"Expected hidden size ({count}, {x.shape[1]}, {self.hidden_size}), got {list(hx.shape)}"
-            )
+            hx = zeros(wanted, dtype=x.dtype, device=x.device)
+        elif tuple(hx.shape) != wanted:
+            raise RuntimeError(f"Expected hidden size {wanted}, got {list(hx.shape)}")
         return list(hx.unbind(0))
 
     def _last_states(self, states):
@@ -153,7 +160,14 @@ class _Recurrent(Module):
 
     def extra_repr(self):
         said = [f"{self.input_size}, {self.hidden_size}"]
-        plain = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0, "bidirectional": False}
+        plain = {
+            "proj_size": 0,
+            "num_layers": 1,
+            "bias": True,
+            "batch_first": False,
+            "dropout": 0.0,
+            "bidirectional": False,
+        }
         said += [f"{name}={getattr(self, name)}" for name, value in plain.items() if getattr(self, name) != value]
         return ", ".join(said)
 
@@ -161,10 +175,10 @@ class _Recurrent(Module):
 class RNN(_Recurrent):
     """`h = tanh(W x + b + U h + c)`."""
 
-    def __init__(self, input_size, hidden_size, num_layers=1, nonlinearity="tanh", **options):
+    def __init__(self, input_size, hidden_size, num_layers=1, nonlinearity="tanh", *args, **options):
         if nonlinearity not in ("tanh", "relu"):
             raise ValueError(f"Unknown nonlinearity {nonlinearity!r}. Select from 'tanh' or 'relu'.")
-        super().__init__(input_size, hidden_size, num_layers, **options)
+        super().__init__(input_size, hidden_size, num_layers, *args, **options)
         self.nonlinearity = nonlinearity
 
 
@@ -174,7 +188,7 @@ class GRU(_Recurrent):
     _gates = 3
     mode = "GRU"
 
-    def _advance(self, x, state, recurrent):
+    def _advance(self, x, state, recurrent, suffix):
         return _gru_step(x, state, recurrent)
 
 
@@ -184,15 +198,16 @@ class LSTM(_Recurrent):
     _gates = 4
     mode = "LSTM"
 
-    def _advance(self, x, state, recurrent):
-        return _lstm_step(x, state, recurrent)
+    def _advance(self, x, state, recurrent, suffix):
+        weight_hr = getattr(self, f"weight_hr{suffix}", None)
+        return _lstm_step(x, state, recurrent, None if weight_hr is None else lambda h: F.linear(h, weight_hr))
 
     def _shown(self, state):
         return state[0]
 
     def _first_states(self, x, hx):
         hidden, cells = (None, None) if hx is None else hx
-        return list(zip(super()._first_states(x, hidden), super()._first_states(x, cells)))
+        return list(zip(super()._first_states(x, hidden), super()._first_states(x, cells, self.hidden_size)))
 
     def _last_states(self, states):
         return stack([h for h, _ in states]), stack([c for _, c in states])
@@ -241,6 +256,10 @@ class RNNCell(_Cell):
     def __init__(self, input_size, hidden_size, bias=True, nonlinearity="tanh", **options):
         super().__init__(input_size, hidden_size, bias, **options)
         self.nonlinearity = nonlinearity
+
+    def extra_repr(self):
+        said = super().extra_repr()
+        return said if self.nonlinearity == "tanh" else f"{said}, nonlinearity={self.nonlinearity}"
 
     def forward(self, input, hx=None):
         hx = self._nothing(input) if hx is None else hx

@@ -2,7 +2,7 @@
 
 import warnings
 
-from gt._gt import arange, float32, float64
+from gt._gt import arange, float32, float64, uint8, where
 from gt.nn import windows
 from gt.nn.module import Module
 
@@ -57,16 +57,41 @@ def _nearest(x, dim, out, scale, exact, dtype):
     return x.index_select(dim, place.floor().clamp(max=n - 1).long())
 
 
+def _triangle(x):
+    return (1 - x.abs()).clamp(min=0)
+
+
+def _cubic(x):
+    a, size = -0.5, x.abs()
+    near = ((a + 2) * size - (a + 3)) * size * size + 1
+    far = ((a * size - 5 * a) * size + 8 * a) * size - 4 * a
+    return where(size < 1, near, where(size < 2, far, 0.0))
+
+
+def _averaged(x, dim, out, scale, mode):
+    """Every element of the output as a mean of those it covers, so that what shrinks has no jagged edges."""
+    n, wide = x.shape[dim], max(scale, 1.0)
+    reach = wide * (2 if mode == "bicubic" else 1)
+    centre = ((arange(out, dtype=x.dtype) + 0.5) * scale).unsqueeze(1)
+    first, last = (centre - reach + 0.5).trunc().clamp(min=0), (centre + reach + 0.5).trunc().clamp(max=n)
+    place = arange(n, dtype=x.dtype)
+    weights = (_cubic if mode == "bicubic" else _triangle)((place - centre + 0.5) / wide)
+    weights = where((place >= first) & (place < last), weights, 0.0)
+    weights = weights / weights.sum(1, keepdim=True)
+    return (weights @ x.movedim(dim, -2)).movedim(-2, dim)
+
+
 def _weighted(x, dim, taps):
     shape = [-1 if d == dim else 1 for d in range(x.dim())]
     return sum(x.index_select(dim, place.long()) * weight.view(shape) for place, weight in taps)
 
 
-def _resized(input, sizes, factors, mode, align_corners):
+def _resized(input, sizes, factors, mode, align_corners, antialias):
     # Places are found in the type in which PyTorch finds them: a rounding decides which element is the nearest.
     dtype = float64 if input.dtype == float64 else float32
-    x = input.to(dtype) if input.is_floating_point() and mode not in _NEAREST else input
-    for dim, (out, factor) in enumerate(zip(sizes, factors), 2):
+    x = input.to(dtype) if mode not in _NEAREST else input
+    images = input.dtype == uint8 and x is not input
+    for dim, (out, factor) in reversed(list(enumerate(zip(sizes, factors), 2))):
         n = x.shape[dim]
         if align_corners:
             scale = (n - 1) / (out - 1) if out > 1 else 0.0
@@ -76,9 +101,14 @@ def _resized(input, sizes, factors, mode, align_corners):
             continue
         if mode in _NEAREST:
             x = _nearest(x, dim, out, scale, mode == "nearest-exact", dtype)
+        elif antialias:
+            x = _averaged(x, dim, out, scale, mode)
         else:
             taps = _cubic_taps if mode == "bicubic" else _linear_taps
             x = _weighted(x, dim, taps(n, _place(out, scale, align_corners, dtype)))
+        if images:
+            # Bytes between one dimension and the next, as PyTorch has them.
+            x = (x + 0.5).floor().clamp(0, 255)
     return x.to(input.dtype)
 
 
@@ -123,7 +153,6 @@ def _check(input, mode, align_corners, antialias):
     if antialias:
         if mode not in ("bilinear", "bicubic") or input.dim() != 4:
             raise ValueError("Anti-alias option is restricted to bilinear and bicubic modes and requires a 4-D tensor")
-        raise NotImplementedError("interpolate: antialias=True is not supported")
     wanted = _LINEAR.get(mode, 4 if mode == "bicubic" else None)
     if wanted is not None and input.dim() in (3, 4, 5) and input.dim() != wanted:
         raise NotImplementedError(f"Got {input.dim()}D input, but {mode} mode needs {wanted}D input")
@@ -132,7 +161,8 @@ def _check(input, mode, align_corners, antialias):
             f"Input Error: Only 3D, 4D and 5D input Tensors supported (got {input.dim()}D) for the modes: {_MODES} "
             f"(got {mode})"
         )
-    if mode not in _NEAREST and not input.is_floating_point():
+    images = input.dtype == uint8 and mode in ("bilinear", "bicubic")
+    if mode not in _NEAREST and not input.is_floating_point() and not images:
         raise RuntimeError(f"interpolate: {mode} needs a floating-point tensor, got {input.dtype}")
 
 
@@ -154,7 +184,7 @@ def interpolate(
         )
     if mode == "area":
         return getattr(windows, f"adaptive_avg_pool{input.dim() - 2}d")(input, sizes)
-    return _resized(input, sizes, factors, mode, bool(align_corners))
+    return _resized(input, sizes, factors, mode, bool(align_corners), antialias)
 
 
 def _deprecated(name):

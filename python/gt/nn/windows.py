@@ -4,7 +4,9 @@ import itertools
 import math
 
 from gt._gt import arange, stack
+from gt._gt import bool as bool_
 from gt.amp import _narrow
+from gt.composed.info import iinfo
 
 __all__ = [
     "adaptive_avg_pool1d",
@@ -32,8 +34,11 @@ __all__ = [
 
 
 def each(value, rank):
-    """A size for each spatial dimension."""
-    return (value,) * rank if isinstance(value, int) else tuple(value)
+    """A size for each spatial dimension; one may stand for all."""
+    sizes = (value,) if isinstance(value, int) else tuple(value)
+    if len(sizes) not in (1, rank):
+        raise RuntimeError(f"expected one size or {rank}, one for each spatial dimension, got {sizes}")
+    return sizes * rank if len(sizes) == 1 else sizes
 
 
 def _padded(x, pads, value=0.0):
@@ -129,7 +134,14 @@ def _window_count(n, kernel, stride, pad, dilation, ceil_mode):
 
 def _pool_sizes(name, x, rank, kernel_size, stride, padding, dilation, ceil_mode):
     kernel, pads, dilation = each(kernel_size, rank), each(padding, rank), each(dilation, rank)
-    stride = kernel if stride is None or stride == [] else each(stride, rank)
+    stride = kernel if stride is None or (not isinstance(stride, int) and not len(stride)) else each(stride, rank)
+    for what, given in (("kernel_size", kernel), ("stride", stride), ("dilation", dilation)):
+        if any(n < 1 for n in given):
+            raise RuntimeError(f"{name}() {what} must be greater than zero, but got {given}")
+    if any(p < 0 for p in pads):
+        raise RuntimeError(f"{name}() padding must be non-negative, but got {pads}")
+    if 0 in x.shape[1:]:
+        raise RuntimeError(f"{name}: expected elements in all dimensions but the first, got {list(x.shape)}")
     if any(2 * p > k for p, k in zip(pads, kernel)):
         raise RuntimeError(f"{name}: pad should be at most half of effective kernel size, got {pads} and {kernel}")
     sizes = zip(x.shape[2:], kernel, stride, pads, dilation)
@@ -147,7 +159,8 @@ def _max_pool(name, rank, input, kernel_size, stride, padding, dilation, ceil_mo
     kernel, stride, dilation, out, around = _pool_sizes(
         name, x, rank, kernel_size, stride, padding, dilation, ceil_mode
     )
-    parts = stack(list(_shifted(_padded(x, around, float("-inf")), kernel, stride, dilation, out)), 2)
+    lowest = float("-inf") if x.is_floating_point() else False if x.dtype == bool_ else iinfo(x.dtype).min
+    parts = stack(list(_shifted(_padded(x, around, lowest), kernel, stride, dilation, out)), 2)
     alone = input.dim() == rank + 1
     values, places = parts.max(2)
     if not return_indices:
@@ -160,12 +173,16 @@ def _max_pool(name, rank, input, kernel_size, stride, padding, dilation, ceil_mo
 def _avg_pool(name, rank, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):
     x = _with_batch(name, input, rank)
     kernel, stride, dilation, out, around = _pool_sizes(name, x, rank, kernel_size, stride, padding, 1, ceil_mode)
-    total = sum(_shifted(_padded(x, around), kernel, stride, dilation, out))
+    # Half types are summed in single precision.
+    wide = x.float() if x.is_floating_point() and x.element_size() < 4 else x
+    total = sum(_shifted(_padded(wide, around), kernel, stride, dilation, out))
     if divisor_override is not None:
+        if divisor_override == 0:
+            raise RuntimeError(f"{name}: divisor must be not zero")
         result = total / divisor_override
     else:
         pads = each(padding, rank)
-        counted = x.new_zeros(1, 1, *x.shape[2:]) + 1
+        counted = wide.new_zeros(1, 1, *x.shape[2:]) + 1
         if count_include_pad:
             # Padding counts, what a last window needs beyond it does not.
             counted = _padded(counted, [(p, p) for p in pads], 1.0)
@@ -174,13 +191,22 @@ def _avg_pool(name, rank, input, kernel_size, stride, padding, ceil_mode, count_
         else:
             counted = _padded(counted, around)
         result = total / sum(_shifted(counted, kernel, stride, dilation, out))
+    if not x.is_floating_point():
+        result = result.trunc()
+    result = result.to(x.dtype)
     return result.squeeze(0) if input.dim() == rank + 1 else result
 
 
 def _adaptive(name, rank, input, output_size, reduce, numbered=False):
     """Windows whose sizes differ by one at most, so that there are as many as asked for."""
     x = _with_batch(name, input, rank)
-    wanted = [n if want is None else want for n, want in zip(x.shape[2:], each(output_size, rank))]
+    output_size = each(output_size, rank)
+    if any(n is not None and n < 0 for n in output_size):
+        raise RuntimeError(f"{name}: elements of output_size must be 0 or more, got {output_size}")
+    wanted = [n if want is None else want for n, want in zip(x.shape[2:], output_size)]
+    if wanted == list(x.shape[2:]):
+        # What comes out may be written to.
+        x = x.clone()
     parts = (x, _numbers(x)) if numbered else (x,)
     # The last dimension first, so that of equal elements the first one counts.
     for dim in range(rank + 1, 1, -1):

@@ -6,7 +6,7 @@ use super::pointwise::{as_float, clamp};
 use super::{apply, bin};
 use crate::Tensor;
 use crate::tensor::need_float;
-use gt_ir::{Binary, DType, Op, Result, Unary, bail, norm_dim};
+use gt_ir::{Binary, DType, Op, Result, Scalar, Unary, bail, norm_dim};
 
 pub fn relu(x: &Tensor) -> Result<Tensor> {
     match x.dtype() {
@@ -89,6 +89,12 @@ pub fn hardtanh(x: &Tensor, lo: f64, hi: f64) -> Result<Tensor> {
     if lo > hi {
         bail!(Value, "hardtanh: expected min_val <= max_val, got {lo} and {hi}");
     }
+    // Integers stay integers.
+    let bound = |n: f64| match x.dtype().is_float() {
+        true => Scalar::Float(n),
+        false => Scalar::Int(n as i64),
+    };
+    let (lo, hi) = (bound(lo), bound(hi));
     let low = bin(Binary::Le, x, lo)?;
     let x1 = select(&low, &lo.into(), &x.into())?;
     let high = bin(Binary::Ge, &x1, hi)?;

@@ -35,8 +35,14 @@ pub fn attention(
     if let Some(xs) = narrowed(&[q, k, v, mask.unwrap_or(v)])? {
         return attention(&xs[0], &xs[1], &xs[2], mask.map(|_| &xs[3]), how);
     }
+    let ranks = [q, k, v].map(|t| t.ndim());
+    let (least, rank) = (ranks.iter().min().copied().unwrap_or(0), ranks.iter().max().copied().unwrap_or(0));
+    if least >= 2 && least < rank {
+        let all = [q, k, v].map(|t| (t.ndim()..rank).try_fold(t.clone(), |t, _| unsqueeze(&t, 0)));
+        let [q, k, v] = all;
+        return attention(&q?, &k?, &v?, mask, how);
+    }
     check(q, k, v, mask, how)?;
-    let rank = q.ndim();
     let scale = how.scale.unwrap_or(1.0 / (q.shape()[rank - 1] as f64).sqrt());
     if rank == 2 {
         let [q, k, v] = [unsqueeze(q, 0)?, unsqueeze(k, 0)?, unsqueeze(v, 0)?];

@@ -117,7 +117,9 @@ pub fn linspace(start: f64, end: f64, steps: i64, dtype: DType) -> Result<Tensor
         bail!(Runtime, "linspace: number of steps must be non-negative, got {steps}");
     };
     if !dtype.is_float() {
-        return super::arith::cast(&linspace(start, end, steps, DType::F64)?, dtype);
+        // The ends are integers before anything lies between them.
+        let steps = linspace(start.trunc(), end.trunc(), steps, DType::F64)?;
+        return super::arith::cast(&steps, dtype);
     }
     if n < 2 {
         return full([n], start, dtype);

@@ -241,12 +241,17 @@ pub fn tensordot(a: &Tensor, b: &Tensor, dims_a: &[i64], dims_b: &[i64]) -> Resu
         bail!(Index, "tensordot: dimension {dim} of a tensor that has no dimensions");
     }
     let mut left = Labelled { x: a.clone(), labels: (1..=a.ndim() as i32).collect() };
+    let mut right_x = b.clone();
     let right = {
         let base = a.ndim() as i32;
         let mut labels: Vec<i32> = (1..=b.ndim() as i32).map(|l| base + l).collect();
         for (&da, &db) in dims_a.iter().zip(dims_b) {
             let (da, db) = (norm_dim("tensordot", da, a.ndim())?, norm_dim("tensordot", db, b.ndim())?);
-            if a.shape()[da] != b.shape()[db] {
+            if a.shape()[da] != b.shape()[db] && (a.shape()[da] == 1 || b.shape()[db] == 1) {
+                // One element stands for all of the other side's, whose sum it is multiplied with.
+                left.x = reduce::sum(&left.x, &[da as i64], true, Some(a.dtype()))?;
+                right_x = reduce::sum(&right_x, &[db as i64], true, Some(b.dtype()))?;
+            } else if a.shape()[da] != b.shape()[db] {
                 bail!(
                     Runtime,
                     "tensordot: contracted dimensions need to match, but first has size {} in dim {da} and second has \
@@ -257,7 +262,7 @@ pub fn tensordot(a: &Tensor, b: &Tensor, dims_a: &[i64], dims_b: &[i64]) -> Resu
             }
             labels[db] = left.labels[da];
         }
-        Labelled { x: b.clone(), labels }
+        Labelled { x: right_x, labels }
     };
     let shared: Vec<i32> = right.labels.iter().copied().filter(|l| left.labels.contains(l)).collect();
     left.x = left.x.clone();

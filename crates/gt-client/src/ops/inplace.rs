@@ -216,6 +216,14 @@ pub fn masked_fill_(x: &Tensor, mask: &Tensor, value: &Operand<Tensor>) -> Resul
 }
 
 pub fn masked_scatter_(x: &Tensor, mask: &Tensor, source: &Tensor) -> Result<()> {
+    if !mask.shape().expands_to(x.shape()) {
+        bail!(
+            Runtime,
+            "masked_scatter_: expected a mask that broadcasts to {}, got {}: broadcast the tensor first",
+            x.shape(),
+            mask.shape()
+        );
+    }
     replace(x, |old| scatter::masked_scatter(old, mask, source))
 }
 

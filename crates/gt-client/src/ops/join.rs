@@ -8,7 +8,7 @@ use gt_ir::{Op, Result, bail, norm_dim};
 /// Tensors joined along an existing dimension. Dtypes promote; empty 1-d tensors are left out.
 pub fn cat(tensors: &[Tensor], dim: i64) -> Result<Tensor> {
     let Some(first) = tensors.first() else {
-        bail!(Runtime, "cat: expected a non-empty list of Tensors");
+        bail!(Value, "cat: expected a non-empty list of Tensors");
     };
     if let Some(i) = tensors.iter().position(|t| t.ndim() == 0) {
         bail!(Runtime, "zero-dimensional tensor (at position {i}) cannot be concatenated");
@@ -75,6 +75,7 @@ pub fn stack(tensors: &[Tensor], dim: i64) -> Result<Tensor> {
 
 /// Stacked along the first dimension, vectors as rows.
 pub fn vstack(tensors: &[Tensor]) -> Result<Tensor> {
+    some("vstack", tensors)?;
     let rows: Vec<Tensor> = tensors
         .iter()
         .map(|t| match t.ndim() {
@@ -86,8 +87,16 @@ pub fn vstack(tensors: &[Tensor]) -> Result<Tensor> {
     cat(&rows, 0)
 }
 
+fn some(op: &str, tensors: &[Tensor]) -> Result<()> {
+    if tensors.is_empty() {
+        bail!(Runtime, "{op}: expected a non-empty list of tensors");
+    }
+    Ok(())
+}
+
 /// Stacked along the second dimension, vectors along the first.
 pub fn hstack(tensors: &[Tensor]) -> Result<Tensor> {
+    some("hstack", tensors)?;
     let parts: Vec<Tensor> = tensors
         .iter()
         .map(|t| if t.ndim() == 0 { reshape(t, &[1]) } else { Ok(t.clone()) })
@@ -154,6 +163,9 @@ fn dims_of(op: &str, x: &Tensor, dim: i64) -> Result<usize> {
 
 /// One view per element along `dim`; the dimension goes.
 pub fn unbind(x: &Tensor, dim: i64) -> Result<Vec<Tensor>> {
+    if x.ndim() == 0 {
+        bail!(Index, "unbind: dimension specified as {dim} but tensor has no dimensions");
+    }
     let d = dims_of("unbind", x, dim)?;
     (0..x.shape()[d] as i64).map(|i| select(x, d as i64, i)).collect()
 }

@@ -2,12 +2,12 @@
 
 use super::arith::{cast, select, unary};
 use super::autocast::widened;
-use super::moves::unsqueeze;
+use super::moves::{expand_to, unsqueeze};
 use super::pointwise::{clamp, xlogy};
 use super::{activation, apply, bin, reduce};
 use crate::Tensor;
 use crate::autograd::{Var, grad_enabled, record_all};
-use gt_ir::{Binary, DType, Op, Operand, Operands, Result, Scalar, Unary, bail};
+use gt_ir::{Binary, DType, Op, Operand, Operands, Result, Scalar, Shape, Unary, bail, norm_dim};
 use smallvec::smallvec;
 
 /// What becomes of the elements' losses.
@@ -386,6 +386,19 @@ pub fn kl_div(
 /// Cosine of the angle between vectors along `dim`.
 pub fn cosine_similarity(a: &Tensor, b: &Tensor, dim: i64, eps: f64) -> Result<Tensor> {
     let product = reduce::sum(&bin(Binary::Mul, a, b)?, &[dim], false, None)?;
+    let shape = Shape::broadcast("cosine_similarity", a.shape(), b.shape())?;
+    let d = norm_dim("cosine_similarity", dim, shape.len())?;
+    // Lengths are of what is multiplied: a vector of one element may stand for more.
+    let along = |x: &Tensor| -> Result<Tensor> {
+        if x.ndim() == shape.len() && x.shape().get(d) == shape.get(d) {
+            return Ok(x.clone());
+        }
+        let mut own: Vec<usize> = vec![1; shape.len() - x.ndim()];
+        own.extend(x.shape().iter());
+        own[d] = shape[d];
+        expand_to(x, &Shape::from(own))
+    };
+    let (a, b) = (&along(a)?, &along(b)?);
     let size = |x: &Tensor| -> Result<Tensor> {
         clamp(&reduce::norm(x, 2.0, &[dim], false)?, Some(&Operand::from(eps)), None)
     };

@@ -363,8 +363,11 @@ pub fn roll(x: &Tensor, shifts: &[i64], dims: &[i64]) -> Result<Tensor> {
     }
     let mut out = clone(x)?;
     for (&shift, &dim) in shifts.iter().zip(dims) {
+        if x.ndim() == 0 {
+            bail!(Index, "roll: dimension specified as {dim} but tensor has no dimensions");
+        }
         let d = norm_dim("roll", dim, x.ndim())?;
-        if x.ndim() == 0 || x.shape()[d] == 0 {
+        if x.shape()[d] == 0 {
             continue;
         }
         let n = x.shape()[d];

@@ -274,6 +274,11 @@ pub fn isclose(a: &Tensor, b: &Tensor, rtol: f64, atol: f64, equal_nan: bool) ->
     if a.dtype() != b.dtype() {
         bail!(Runtime, "isclose: {} did not match {}", a.dtype().name(), b.dtype().name());
     }
+    for (name, bound) in [("rtol", rtol), ("atol", atol)] {
+        if bound < 0.0 {
+            bail!(Runtime, "isclose: {name} must be greater than or equal to zero, but got {bound}");
+        }
+    }
     let mut same = bin(Binary::Eq, a, b)?;
     if equal_nan && a.dtype().is_float() {
         let both_nan = bin(Binary::And, &isnan(a)?, &isnan(b)?)?;
@@ -287,8 +292,33 @@ pub fn isclose(a: &Tensor, b: &Tensor, rtol: f64, atol: f64, equal_nan: bool) ->
     bin(Binary::Or, &same, &near)
 }
 
+/// A function of half types in single precision, rounded once: what stands between need not be in their range.
+fn wide(
+    x: &Tensor,
+    rest: [&Operand<Tensor>; 2],
+    f: impl FnOnce(&Tensor, &Operand<Tensor>, &Operand<Tensor>) -> Result<Tensor>,
+) -> Result<Tensor> {
+    let half = matches!(x.dtype(), DType::F16 | DType::BF16);
+    let alike = |o: &&Operand<Tensor>| !matches!(o, Operand::Val(t) if t.dtype() != x.dtype());
+    if !half || !rest.iter().all(alike) {
+        return f(x, rest[0], rest[1]);
+    }
+    let single = |o: &Operand<Tensor>| match o {
+        Operand::Val(t) => cast(t, DType::F32).map(Operand::Val),
+        Operand::Num(n) => Ok(Operand::Num(*n)),
+    };
+    cast(&f(&cast(x, DType::F32)?, &single(rest[0])?, &single(rest[1])?)?, x.dtype())
+}
+
 /// `a + weight * (b - a)`.
 pub fn lerp(a: &Tensor, b: &Tensor, weight: &Operand<Tensor>) -> Result<Tensor> {
+    wide(a, [&b.into(), weight], |a, b, weight| match b {
+        Operand::Val(b) => between(a, b, weight),
+        Operand::Num(_) => unreachable!("a tensor stays one"),
+    })
+}
+
+fn between(a: &Tensor, b: &Tensor, weight: &Operand<Tensor>) -> Result<Tensor> {
     let gap = bin(Binary::Sub, b, a)?;
     let from_a = |w: &Operand<Tensor>| bin(Binary::Add, a, &binary(Binary::Mul, w, &(&gap).into())?);
     let from_b = |w: &Operand<Tensor>| bin(Binary::Sub, b, &binary(Binary::Mul, w, &(&gap).into())?);
@@ -306,14 +336,21 @@ pub fn lerp(a: &Tensor, b: &Tensor, weight: &Operand<Tensor>) -> Result<Tensor> 
 
 /// `x + value * a * b`.
 pub fn addcmul(x: &Tensor, a: &Operand<Tensor>, b: &Operand<Tensor>, value: Scalar) -> Result<Tensor> {
-    let product = binary(Binary::Mul, a, b)?;
-    add(&x.into(), &(&product).into(), value)
+    wide(x, [a, b], |x, a, b| add(&x.into(), &(&binary(Binary::Mul, a, b)?).into(), value))
 }
 
 /// `x + value * a / b`.
 pub fn addcdiv(x: &Tensor, a: &Operand<Tensor>, b: &Operand<Tensor>, value: Scalar) -> Result<Tensor> {
-    let ratio = binary(Binary::Div, a, b)?;
-    add(&x.into(), &(&ratio).into(), value)
+    wide(x, [a, b], |x, a, b| add(&x.into(), &(&binary(Binary::Div, a, b)?).into(), value))
+}
+
+/// The nearest whole numbers, or the nearest with so many decimals; halves go to the even one.
+pub fn round(x: &Tensor, decimals: i32) -> Result<Tensor> {
+    if decimals == 0 {
+        return unary(Unary::Round, x);
+    }
+    let scale = Scalar::Float(10f64.powi(decimals));
+    bin(Binary::Div, &unary(Unary::Round, &bin(Binary::Mul, x, scale)?)?, scale)
 }
 
 /// `x * log(y)`, zero where `x` is zero.

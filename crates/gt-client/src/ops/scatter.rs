@@ -62,7 +62,11 @@ pub fn take_along_dim(x: &Tensor, index: &Tensor, dim: Option<i64>) -> Result<Te
     common[d] = own;
     let x = expand_to(x, &common)?;
     common[d] = picked;
-    gather(&x, dim, &expand_to(index, &common)?)
+    index_dtype("take_along_dim", index)?;
+    // Negative places count from the end.
+    let from_end = bin(Binary::Add, index, Scalar::Int(own as i64))?;
+    let index = select(&bin(Binary::Lt, index, Scalar::Int(0))?, &(&from_end).into(), &index.into())?;
+    gather(&x, dim, &expand_to(&index, &common)?)
 }
 
 /// Whole slices of `x` along `dim`.
@@ -279,7 +283,8 @@ pub fn masked_scatter(x: &Tensor, mask: &Tensor, source: &Tensor) -> Result<Tens
             source.dtype().name()
         );
     }
-    let mask = expand_to(mask, x.shape())?;
+    let shape = Shape::broadcast("masked_scatter", x.shape(), mask.shape())?;
+    let (x, mask) = (&expand_to(x, &shape)?, expand_to(mask, &shape)?);
     let flat = moves::reshape(&mask, &[-1])?;
     let rank = bin(Binary::Sub, &super::reduce::cumsum(&flat, 0, None)?, Scalar::Int(1))?;
     if x.numel() == 0 || source.numel() == 0 {

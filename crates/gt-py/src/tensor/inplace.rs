@@ -2,11 +2,14 @@
 
 use super::PyTensor;
 use crate::convert::{DimsArg, Num, Other};
-use crate::errors::Result;
+use crate::device::Device;
+use crate::dtype::DTypeArg;
+use crate::errors::{Result, type_error};
 use crate::random::{PyGenerator, drawn};
-use gt_client::ops::{activation, inplace};
+use gt_client::ops::{activation, inplace, pointwise};
 use gt_ir::{Binary, Scalar, Unary};
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
 
 type Me<'py> = Bound<'py, PyTensor>;
 
@@ -24,7 +27,7 @@ macro_rules! unary_inplace {
 
 unary_inplace! {
     neg_ Neg; abs_ Abs; exp_ Exp; log_ Log; sqrt_ Sqrt; rsqrt_ Rsqrt; sin_ Sin; cos_ Cos; tanh_ Tanh; floor_ Floor;
-    sigmoid_ Sigmoid; relu_ Relu; erf_ Erf; ceil_ Ceil; round_ Round; trunc_ Trunc; reciprocal_ Recip; sign_ Sign;
+    sigmoid_ Sigmoid; relu_ Relu; erf_ Erf; ceil_ Ceil; trunc_ Trunc; reciprocal_ Recip; sign_ Sign;
     bitwise_not_ Not; asin_ Asin; arcsin_ Asin; acos_ Acos; arccos_ Acos; atan_ Atan; arctan_ Atan; expm1_ Expm1; log1p_ Log1p;
 }
 
@@ -47,6 +50,12 @@ binary_inplace! {
 
 #[pymethods]
 impl PyTensor {
+    #[pyo3(signature = (*, decimals = 0))]
+    fn round_(slf: Bound<'_, Self>, decimals: i32) -> Result<Me<'_>> {
+        inplace::apply_(&slf.get().t, |x| pointwise::round(x, decimals))?;
+        Ok(slf)
+    }
+
     #[pyo3(signature = (other, *, alpha = Num(Scalar::Int(1))))]
     fn add_<'py>(slf: Bound<'py, Self>, other: Other, alpha: Num) -> Result<Me<'py>> {
         inplace::add_(&slf.get().t, &other.0, alpha.0, false)?;
@@ -200,60 +209,77 @@ impl PyTensor {
     }
 
     #[pyo3(signature = (dim, dtype = None))]
-    fn cumsum_(slf: Bound<'_, Self>, dim: i64, dtype: Option<crate::dtype::DTypeArg>) -> Result<Me<'_>> {
+    fn cumsum_(slf: Bound<'_, Self>, dim: i64, dtype: Option<DTypeArg>) -> Result<Me<'_>> {
         let dtype = dtype.map(|d| d.0);
         inplace::apply_(&slf.get().t, |x| gt_client::ops::reduce::cumsum(x, dim, dtype))?;
         Ok(slf)
     }
 
-    #[pyo3(signature = (size, fill_value, *, dtype = None))]
+    #[pyo3(signature = (size, fill_value, *, dtype = None, device = None, requires_grad = false, **other))]
     fn new_full(
         &self,
         size: DimsArg,
         fill_value: Num,
-        dtype: Option<crate::dtype::DTypeArg>,
+        dtype: Option<DTypeArg>,
+        device: Option<Device>,
+        requires_grad: bool,
+        other: Option<&Bound<PyDict>>,
     ) -> Result<PyTensor> {
+        means_little("new_full", other)?;
         let shape = crate::convert::shape("new_full", &size.0)?;
         let dtype = dtype.map_or(self.t.dtype(), |d| d.0);
-        Ok(self.wrap(gt_client::ops::create::full(shape, fill_value.0, dtype)?))
+        let t = gt_client::ops::create::full(shape, fill_value.0, dtype)?;
+        t.set_requires_grad(requires_grad)?;
+        Ok(PyTensor::on(t, device.map_or(self.device(), Device::settled)))
     }
 
-    #[pyo3(signature = (*size, dtype = None))]
-    fn new_zeros(
-        &self,
-        size: &Bound<pyo3::types::PyTuple>,
-        dtype: Option<crate::dtype::DTypeArg>,
-    ) -> Result<PyTensor> {
-        self.new_full(DimsArg(crate::convert::varargs(size)?), Num(Scalar::Int(0)), dtype)
-    }
-
-    #[pyo3(signature = (*size, dtype = None))]
-    fn new_ones(
-        &self,
-        size: &Bound<pyo3::types::PyTuple>,
-        dtype: Option<crate::dtype::DTypeArg>,
-    ) -> Result<PyTensor> {
-        self.new_full(DimsArg(crate::convert::varargs(size)?), Num(Scalar::Int(1)), dtype)
-    }
-
-    #[pyo3(signature = (*size, dtype = None))]
-    fn new_empty(
-        &self,
-        size: &Bound<pyo3::types::PyTuple>,
-        dtype: Option<crate::dtype::DTypeArg>,
-    ) -> Result<PyTensor> {
-        self.new_zeros(size, dtype)
-    }
-
-    #[pyo3(signature = (data, *, dtype = None, requires_grad = false))]
+    #[pyo3(signature = (data, *, dtype = None, device = None, requires_grad = false, **other))]
     fn new_tensor(
         &self,
         data: &Bound<PyAny>,
-        dtype: Option<crate::dtype::DTypeArg>,
+        dtype: Option<DTypeArg>,
+        device: Option<Device>,
         requires_grad: bool,
+        other: Option<&Bound<PyDict>>,
     ) -> Result<PyTensor> {
+        means_little("new_tensor", other)?;
         let t = crate::data::tensor(data, Some(dtype.map_or(self.t.dtype(), |d| d.0)), requires_grad)?;
         t.set_requires_grad(requires_grad)?;
-        Ok(self.wrap(t))
+        Ok(PyTensor::on(t, device.map_or(self.device(), Device::settled)))
     }
+}
+
+macro_rules! new_filled {
+    ($($name:ident $number:literal;)*) => {
+        #[pymethods]
+        impl PyTensor {
+            $(#[pyo3(signature = (*args, size = None, dtype = None, device = None, requires_grad = false, **other))]
+            fn $name(
+                &self,
+                args: &Bound<PyTuple>,
+                size: Option<DimsArg>,
+                dtype: Option<DTypeArg>,
+                device: Option<Device>,
+                requires_grad: bool,
+                other: Option<&Bound<PyDict>>,
+            ) -> Result<PyTensor> {
+                means_little(stringify!($name), other)?;
+                let size = DimsArg(super::moves::given(args, size)?);
+                self.new_full(size, Num(Scalar::Int($number)), dtype, device, requires_grad, None)
+            })*
+        }
+    };
+}
+
+new_filled! { new_zeros 0; new_ones 1; new_empty 0; }
+
+/// Refuses names that are none of PyTorch's arguments without a meaning here.
+fn means_little(name: &str, other: Option<&Bound<PyDict>>) -> Result<()> {
+    for key in other.iter().flat_map(|d| d.keys()) {
+        let key: String = key.extract()?;
+        if !matches!(key.as_str(), "layout" | "pin_memory" | "memory_format") {
+            return type_error(format!("{name}() got an unexpected keyword argument '{key}'"));
+        }
+    }
+    Ok(())
 }

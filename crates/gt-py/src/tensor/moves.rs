@@ -33,7 +33,7 @@ macro_rules! takes_sizes {
 takes_sizes! { reshape shape permute dims expand size broadcast_to size flip dims repeat repeats tile dims }
 
 /// Sizes given by position or by name.
-fn given(args: &Bound<PyTuple>, named: Option<DimsArg>) -> Result<Dims> {
+pub fn given(args: &Bound<PyTuple>, named: Option<DimsArg>) -> Result<Dims> {
     match named {
         None => varargs(args),
         Some(_) if !args.is_empty() => type_error("sizes were given twice: by position and by name"),
@@ -258,6 +258,16 @@ impl PyTensor {
         other: Option<&Bound<'py, PyDict>>,
     ) -> Result<Bound<'py, PyAny>> {
         let _ = (non_blocking, other);
+        let mut copy = copy;
+        // By position: whether to wait, and whether to copy.
+        let flags: Vec<bool> = args
+            .iter()
+            .filter(|a| a.is_instance_of::<PyBool>())
+            .map(|a| a.extract())
+            .collect::<PyResult<_>>()?;
+        if let Some(&second) = flags.get(1) {
+            copy = second;
+        }
         let me = slf.get();
         let (mut dtype, mut device) = (dtype.map(|d| d.0), device);
         for arg in args.iter() {
@@ -319,7 +329,12 @@ macro_rules! casts {
     ($($name:ident $dtype:ident;)*) => {
         #[pymethods]
         impl PyTensor {
-            $(fn $name<'py>(slf: &Bound<'py, Self>) -> Result<Bound<'py, PyAny>> {
+            $(#[pyo3(signature = (memory_format = None))]
+            fn $name<'py>(
+                slf: &Bound<'py, Self>,
+                memory_format: Option<&Bound<'py, PyAny>>,
+            ) -> Result<Bound<'py, PyAny>> {
+                let _ = memory_format;
                 slf.get().converted(slf, Some(DType::$dtype), None, false)
             })*
         }

@@ -125,12 +125,7 @@ impl PyTensor {
     /// Rounds to the nearest integer, halves to even, or to a number of decimals.
     #[pyo3(signature = (*, decimals = 0))]
     fn round(&self, decimals: i32) -> Result<PyTensor> {
-        if decimals == 0 {
-            return self.unary(Unary::Round);
-        }
-        let scale = Operand::Num(Scalar::Float(10f64.powi(decimals)));
-        let scaled = self.binary(Binary::Mul, &scale)?.unary(Unary::Round)?;
-        scaled.binary(Binary::Div, &scale)
+        Ok(self.wrap(pointwise::round(&self.t, decimals)?))
     }
 
     fn maximum(&self, other: &PyTensor) -> Result<PyTensor> {

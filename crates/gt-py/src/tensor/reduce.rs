@@ -7,7 +7,7 @@ use crate::dtype::DTypeArg;
 use crate::errors::{Result, type_error};
 use gt_client::Tensor;
 use gt_client::ops::{arith, pointwise, reduce, stat};
-use gt_ir::{Binary, Operand, Scalar};
+use gt_ir::{Binary, DType, Operand, Scalar};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
@@ -68,7 +68,10 @@ macro_rules! truths {
                 // An empty list of dimensions is none of them here, as in PyTorch.
                 if dim.as_ref().or(axis.as_ref()).is_some_and(|d| d.0.is_empty()) {
                     let zero = Operand::Num(Scalar::Int(0));
-                    return Ok(self.wrap(arith::binary(Binary::Ne, &(&*self.t).into(), &zero)?));
+                    let found = arith::binary(Binary::Ne, &(&*self.t).into(), &zero)?;
+                    // Bytes stay bytes, as along other dimensions.
+                    let bytes = self.t.dtype() == DType::U8;
+                    return Ok(self.wrap(if bytes { arith::cast(&found, DType::U8)? } else { found }));
                 }
                 Ok(self.wrap(reduce::$name(&self.t, &dims(dim, axis), keep(keepdim, keepdims))?))
             })*
@@ -169,6 +172,21 @@ fn lost(unbiased: Option<bool>, correction: Option<f64>) -> f64 {
     }
 }
 
+impl PyTensor {
+    /// The sum of the singular values, which Python has.
+    fn nuclear(&self, py: Python, dims: &[i64], keepdim: bool, dtype: Option<DTypeArg>) -> Result<PyTensor> {
+        let t = match dtype {
+            Some(d) => gt_client::ops::arith::cast(&self.t, d.0)?,
+            None => self.t.clone(),
+        };
+        let dims = if dims.is_empty() { vec![-2, -1] } else { dims.to_vec() };
+        let norm = py.import("gt.linalg")?.getattr("matrix_norm")?;
+        let found = norm.call1((self.wrap(t), "nuc", dims, keepdim))?;
+        let found = found.cast::<PyTensor>().map_err(PyErr::from)?;
+        Ok(self.wrap(found.get().t.clone()))
+    }
+}
+
 macro_rules! spreads {
     ($($name:ident)*) => {
         #[pymethods]
@@ -213,21 +231,24 @@ impl PyTensor {
         axis: Option<DimsArg>,
         keepdims: Option<bool>,
     ) -> Result<PyTensor> {
+        let dims = dims(dim, axis);
+        let keep = keep(keepdim, keepdims);
         let p = match p {
             None => 2.0,
             Some(p) => match p.extract::<f64>() {
                 Ok(p) => p,
                 Err(_) if p.extract::<&str>().is_ok_and(|p| p == "fro") => 2.0,
-                Err(_) => {
-                    return type_error("norm: p must be a number or 'fro'; for others use gt.linalg.norm");
+                Err(_) if p.extract::<&str>().is_ok_and(|p| p == "nuc") => {
+                    return self.nuclear(p.py(), &dims, keep, dtype);
                 }
+                Err(_) => return type_error("norm: p must be a number, 'fro' or 'nuc'"),
             },
         };
         let t = match dtype {
             Some(d) => gt_client::ops::arith::cast(&self.t, d.0)?,
             None => self.t.clone(),
         };
-        Ok(self.wrap(stat::norm(&t, p, &dims(dim, axis), keep(keepdim, keepdims))?))
+        Ok(self.wrap(stat::norm(&t, p, &dims, keep)?))
     }
 
     #[pyo3(signature = (dim = None, *, dtype = None, axis = None))]
