@@ -262,6 +262,32 @@ def test_stopped_processes_go_on_where_they_were(start_system):
     assert "KeyboardInterrupt" in errors and "Assertion" not in errors
 
 
+def test_a_client_is_told_what_it_waits_for_once(start_system):
+    system = start_system(workers=2)
+    script = f"""
+import gt
+gt.connect("localhost:{system.port}")
+gt.register_config("split", gt.SignalConfig(preset="fsdp"))
+with gt.signal.context("split"):
+    while True:
+        gt.randn(64, 64).square().sum().item()
+"""
+    for frozen, said in ((1, "worker w0"), (0, f"the server at localhost:{system.port}")):
+        client = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
+        time.sleep(3)
+        process = system.processes[frozen]
+        process.send_signal(signal.SIGSTOP)
+        try:
+            first = client.stderr.readline()
+        finally:
+            process.send_signal(signal.SIGCONT)
+        assert said in first and "silent" in first or "does not answer" in first, first
+        assert "is back" in client.stderr.readline()
+        assert client.poll() is None
+        client.kill()
+        assert client.stderr.read() == ""
+
+
 def test_uploads_to_a_stopped_server_stay_bounded_and_obey_ctrl_c(start_system):
     system = start_system(workers=1)
     client = start_client(system.address, "a = np.ones(1 << 26, 'f4')\nwhile True:\n    x = gt.from_numpy(a)\n")

@@ -15,6 +15,9 @@ const CREDIT_BYTES: u64 = 4 << 30;
 impl Session {
     /// What a wait is for.
     pub(super) fn waiting(&self) -> Waiting {
+        if self.link.is_cut_off() {
+            return Waiting { what: format!("waiting for the server at {}", self.link.peer()), part: None };
+        }
         if let Some((come, total, what)) = self.link.transfer() {
             let part = Some(come as f64 / total.max(1) as f64);
             return Waiting { what: format!("{what} {:.1} MB", total as f64 / 1048576.0), part };
