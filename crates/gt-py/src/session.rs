@@ -302,3 +302,23 @@ pub fn _finish(wait: bool) -> Result<Vec<String>> {
     gt_cli::local::leaving();
     Ok(failures)
 }
+
+/// Has the process end badly where its program would end well: a failure was told after its last line.
+#[pyfunction]
+pub fn _end_badly() {
+    type Ended = extern "C" fn(libc::c_int, *mut libc::c_void);
+    unsafe extern "C" {
+        fn on_exit(call: Ended, argument: *mut libc::c_void) -> libc::c_int;
+    }
+    extern "C" fn ended(status: libc::c_int, _: *mut libc::c_void) {
+        if status == 0 {
+            // SAFETY: what was written is flushed before the process ends, and nothing runs after that.
+            unsafe {
+                libc::fflush(std::ptr::null_mut());
+                libc::_exit(1)
+            }
+        }
+    }
+    // SAFETY: `ended` lives as long as the process and uses no argument.
+    unsafe { on_exit(ended, std::ptr::null_mut()) };
+}

@@ -8,6 +8,7 @@ use crate::Tensor;
 use crate::ops::put_edge;
 use crate::signal::{self, Hold, Scope};
 use crate::stream::Stream;
+use crate::wait::Unbroken;
 use foldhash::fast::FixedState;
 use gt_ir::build::{Kept, Saved};
 use gt_ir::grad::vjp;
@@ -405,18 +406,21 @@ fn add_slice(
 }
 
 fn accumulate(slot: &super::GradSlot, g: Var, create: bool) -> Result<()> {
+    let unbroken = Unbroken::begin();
     let mut grad = slot.grad.lock();
-    let next = match grad.take() {
+    let next = match &*grad {
         None => Tensor::from_var(if create { g } else { Var::plain(g.value) }),
         Some(old) if create => Tensor::from_var(Recorder.add(&old.var()?, &g)?),
         Some(old) => {
             let sum = Recorder.add(&old.var()?, &g)?;
             old.assign(sum.value)?;
-            old
+            old.clone()
         }
     };
-    *grad = Some(next);
+    let before = grad.replace(next.clone());
     drop(grad);
+    drop(before);
+    unbroken.end(|| next.session())?;
     let hooks: Vec<_> = slot.post_hooks.lock().iter().map(|(_, h, _)| h.clone()).collect();
     for hook in hooks {
         hook()?;

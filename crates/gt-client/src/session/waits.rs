@@ -60,6 +60,11 @@ impl Session {
         })
     }
 
+    /// Waits for what was put off while something was not to be broken.
+    pub(crate) fn catch_up(&self) -> Result<()> {
+        if self.settings.sync { self.synchronize() } else { self.wait_for_credit() }
+    }
+
     pub(super) fn wait<T: Send>(&self, ready: impl FnMut(&mut Inbox) -> Option<T> + Send) -> Result<T> {
         self.wait_how(ready, true)
     }
