@@ -512,6 +512,31 @@ def test_saved_programs_run_again(tmp_path):
     assert gt_program("replay", str(path)).returncode == 1
 
 
+def test_a_saved_program_that_is_damaged_is_refused(tmp_path):
+    path = tmp_path / "program.gt"
+    y = gt.tensor(np.arange(64, dtype="f4")).exp().sum()
+    gt.debug.save_program(path)
+    assert np.isfinite(y.item())
+    whole = bytearray(path.read_bytes())
+    for place in (len(whole) - 3, len(whole) // 2, 12):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        path.write_bytes(damaged)
+        done = gt_program("replay", str(path))
+        assert done.returncode != 0 and "is damaged" in done.stderr, (place, done)
+    path.write_bytes(whole[:15])
+    assert "ends early" in gt_program("replay", str(path)).stderr
+
+
+@pytest.mark.parametrize("name", ["GT_VERBOSE", "GT_DEBUG_WORKER", "GT_AUTO_SHARD", "GT_INSTRUCTION_LOG_FULL"])
+def test_switches_that_cannot_be_meant_are_errors(run_python, name):
+    done = run_python("import gt\ngt.ones(1)\n", env={name: "2.5"}, check=False)
+    assert f"ValueError: {name}: expected 0 or 1, got " in done.stderr
+    for program in (["worker", "-p", "1"], ["server", "-p", "0"]):
+        done = gt_program(*program, env={**os.environ, name: "2.5"})
+        assert done.returncode != 0 and f"{name}: expected 0 or 1" in done.stderr
+
+
 def test_debug_switches_speak_and_are_silent_otherwise(run_python):
     script = "import gt\nprint((gt.ones(3) + 1).sum().item())\n"
     assert run_python(script).stderr == ""

@@ -57,7 +57,7 @@ class Signals(threading.local):
             if _gt._signal_version() == version:
                 raise
             apply(module, name)
-        if again and os.environ.get("GT_VERBOSE", "0") not in ("", "0"):
+        if again and os.environ.get("GT_VERBOSE", "").strip() == "1":
             _gt.synchronize()
             parameters = list(module.parameters())
             size, ms = sum(p.nbytes for p in parameters) / 1e6, (time.perf_counter() - start) * 1e3
