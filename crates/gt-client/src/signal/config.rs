@@ -39,6 +39,8 @@ pub struct Stages {
     pub count: u32,
     /// The module whose children are spread over the stages; by default the longest list of modules.
     pub split: Option<String>,
+    /// Where that is written, or where the preset is.
+    pub place: Place,
 }
 
 /// One signal.
