@@ -31,8 +31,8 @@ mod _gt {
 
     #[pymodule_export]
     use crate::autograd::{
-        _custom_node, _set_grad_enabled, HookHandle, InferenceGuard, PyNode, SavedOutputs, backward, grad,
-        is_grad_enabled, is_inference_mode_enabled,
+        _custom_node, _set_anomaly, _set_grad_enabled, HookHandle, InferenceGuard, PyNode, SavedOutputs,
+        backward, grad, is_grad_enabled, is_inference_mode_enabled,
     };
     #[pymodule_export]
     use crate::device::PyDevice;

@@ -1,5 +1,6 @@
 //! The backward pass: one queue ordered by age, no recursion.
 
+use super::anomaly;
 use super::mode::GradMode;
 use super::node::{Edge, Node, NodeArg, NodeKind, SavedValue};
 use super::record::{Recorder, Var};
@@ -92,6 +93,7 @@ fn run(
         && matches!(targets, Targets::Leaves)
         && !retain
         && !create
+        && !anomaly::is_on()
         && root.numel() == 1
         && grads.iter().all(Option::is_none)
         && let Var { value, edge: Some(edge), .. } = root.var()?
@@ -199,6 +201,7 @@ fn run(
                 let saved = Saved { args: &kept, outs: &outs };
                 let want: SmallVec<[bool; 4]> = edges.iter().map(Option::is_some).collect();
                 let grads = vjp(&mut Recorder, op, &saved, &arrived, &want)?;
+                anomaly::look(&node, grads.iter().map(Option::as_ref))?;
                 if op.needs() != Needs::default() {
                     release(&node, retain || create);
                 }
@@ -229,6 +232,11 @@ fn run(
                 }
                 let given = arrived.into_iter().map(|g| g.map(Tensor::from_var)).collect();
                 let grads = function.backward(given)?;
+                if anomaly::is_on() {
+                    let vars = grads.iter().map(|g| g.as_ref().map(Tensor::var).transpose());
+                    let vars: Vec<Option<Var>> = vars.collect::<Result<_>>()?;
+                    anomaly::look(&node, vars.iter().map(Option::as_ref))?;
+                }
                 if !(retain || create) {
                     function.release();
                 }
