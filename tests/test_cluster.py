@@ -248,6 +248,36 @@ def test_a_killed_server_is_noticed_at_once_and_workers_find_the_next(start_syst
     session.close()
 
 
+def test_who_lost_a_server_connects_again_and_ends_well(start_system):
+    system = start_system(workers=1)
+    script = f"""
+import gt
+gt.connect("localhost:{system.port}")
+kept = gt.ones(2) + 1
+print(kept.tolist(), flush=True)
+input()
+try:
+    (gt.ones(2) + 1).tolist()
+except ConnectionError:
+    gt.connect("localhost:{system.port}")
+print((gt.ones(2) + 1).tolist(), flush=True)
+input()
+"""
+    command = [sys.executable, "-c", script]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    client = subprocess.Popen(command, text=True, **pipes)
+    server = system.processes[0]
+    for _ in range(2):
+        assert client.stdout.readline() == "[2.0, 2.0]\n"
+        server.kill()
+        server.wait()
+        server = system.start("gt.server", ["-p", str(system.port)], stdout=subprocess.PIPE)
+        system._port(server)
+        print(file=client.stdin, flush=True)
+    _, errors = client.communicate(timeout=20)
+    assert client.returncode == 0 and errors == ""
+
+
 def test_stopped_processes_go_on_where_they_were(start_system):
     system = start_system(workers=1)
     client = start_client(system.address, TRAINING)

@@ -91,7 +91,7 @@ impl PySession {
 #[pyfunction]
 #[pyo3(signature = (address, token = None))]
 pub fn connect(py: Python, address: &str, token: Option<String>) -> Result<PySession> {
-    let known = current::get_default().filter(|s| start::is_peer(&s.peer(), address));
+    let known = current::get_default().filter(|s| !s.is_lost() && start::is_peer(&s.peer(), address));
     if let Some(session) = known {
         return runtime_error(format!(
             "connect: already connected to {}: go on using it, call gt.disconnect() first, or open a second session \

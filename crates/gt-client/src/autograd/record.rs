@@ -183,7 +183,7 @@ pub(crate) fn op_node(op: Op, args: Operands<Var>, values: &[Value]) -> Arc<Node
 /// `GT_SYNC=1`: run each op as it is recorded.
 fn after_op(session: &Session) -> Result<()> {
     if session.settings.sync && !Unbroken::puts_off() {
-        session.synchronize()?;
+        session.catch_up_all()?;
     }
     Ok(())
 }

@@ -48,7 +48,7 @@ impl Session {
             (outbox.seq, outbox.bytes, outbox.behind().filter(|seq| *seq > completed))
         };
         if bytes > CREDIT_BYTES {
-            return self.synchronize();
+            return self.catch_up_all();
         }
         if let Some(seq) = behind {
             self.ask_for(seq)?;
@@ -62,7 +62,7 @@ impl Session {
 
     /// Waits for what was put off while something was not to be broken.
     pub(crate) fn catch_up(&self) -> Result<()> {
-        if self.settings.sync { self.synchronize() } else { self.wait_for_credit() }
+        if self.settings.sync { self.catch_up_all() } else { self.wait_for_credit() }
     }
 
     pub(super) fn wait<T: Send>(&self, ready: impl FnMut(&mut Inbox) -> Option<T> + Send) -> Result<T> {
