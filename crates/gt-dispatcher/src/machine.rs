@@ -234,12 +234,12 @@ impl Machine {
             Event::ClientGone(session) => self.end(now_ms, session, "gone", out),
             Event::WorkerUp { worker, info } => self.worker_up(now_ms, worker, info, out),
             Event::Worker(worker, message) => self.worker(now_ms, worker, message, out),
-            Event::WorkerSilent { worker, silent_ms, left_ms } => self.tell_users(worker, out, |name| {
+            Event::WorkerSilent { worker, silent_ms, left_ms } => self.heard(worker, false, out, |name| {
                 let (silent, left) = (silent_ms / 1000, left_ms / 1000);
                 format!("gt: waiting for worker {name}, silent for {silent} s: it is given up in {left} s")
             }),
             Event::WorkerBack(worker) => {
-                self.tell_users(worker, out, |name| format!("gt: worker {name} is back"))
+                self.heard(worker, true, out, |name| format!("gt: worker {name} is back"))
             }
             Event::WorkerGone { worker, reason } => self.worker_gone(now_ms, worker, &reason, out),
             Event::Planned { ask, result } => {
@@ -380,9 +380,10 @@ impl Machine {
         }
     }
 
-    /// Says something about a worker to all clients that have something there.
-    fn tell_users(&self, worker: WorkerId, out: &mut Vec<Action>, line: impl Fn(&str) -> String) {
-        let Some(known) = self.pool.get(worker) else { return };
+    /// A worker is silent, or is back: clients that have something there are told.
+    fn heard(&mut self, worker: WorkerId, back: bool, out: &mut Vec<Action>, line: impl Fn(&str) -> String) {
+        let Some(known) = self.pool.get_mut(worker) else { return };
+        known.silent = !back;
         let line = line(&known.info.name);
         for session in &known.sessions {
             let message = SessionMsg::Log { line: line.clone(), debug: true };
