@@ -514,3 +514,44 @@ def test_a_function_that_saves_nothing_goes_back_again():
     y.sum().backward()
     with pytest.raises(RuntimeError, match="second time"):
         (y * 3).sum().backward()
+
+
+def test_anomaly_mode_names_the_operation_that_made_a_nan():
+    def broken(x):
+        y = x * 2
+        return (y.sqrt() * 0).sum() + x.sum()
+
+    x = gt.tensor([0.0, 1.0], requires_grad=True)
+    broken(x).backward()
+    assert np.isnan(x.grad.tolist()[0])
+    line = broken.__code__.co_firstlineno + 2
+    with pytest.warns(UserWarning, match="Anomaly Detection"), gt.autograd.detect_anomaly():
+        loss = broken(x)
+        with pytest.raises(RuntimeError, match=f"'SqrtBackward0' returned nan values in its 0th output.(?s:.*):{line}"):
+            loss.backward()
+    broken(x).backward()
+    with gt.autograd.set_detect_anomaly(True, check_nan=False):
+        broken(x).backward()
+    gt.autograd.set_detect_anomaly(True)
+    try:
+        with pytest.raises(RuntimeError, match="nan"):
+            gt.autograd.grad(broken(x), x)
+        fine = gt.tensor([4.0], requires_grad=True)
+        for _ in range(3):
+            fine.grad = None
+            fine.sqrt().sum().backward()
+        assert fine.grad.tolist() == [0.25]
+
+        class Bad(gt.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x * 1
+
+            @staticmethod
+            def backward(ctx, g):
+                return g * float("nan")
+
+        with pytest.raises(RuntimeError, match="'BadBackward' returned nan"):
+            Bad.apply(fine).sum().backward()
+    finally:
+        gt.autograd.set_detect_anomaly(False)

@@ -248,6 +248,36 @@ def test_a_killed_server_is_noticed_at_once_and_workers_find_the_next(start_syst
     session.close()
 
 
+def test_who_lost_a_server_connects_again_and_ends_well(start_system):
+    system = start_system(workers=1)
+    script = f"""
+import gt
+gt.connect("localhost:{system.port}")
+kept = gt.ones(2) + 1
+print(kept.tolist(), flush=True)
+input()
+try:
+    (gt.ones(2) + 1).tolist()
+except ConnectionError:
+    gt.connect("localhost:{system.port}")
+print((gt.ones(2) + 1).tolist(), flush=True)
+input()
+"""
+    command = [sys.executable, "-c", script]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    client = subprocess.Popen(command, text=True, **pipes)
+    server = system.processes[0]
+    for _ in range(2):
+        assert client.stdout.readline() == "[2.0, 2.0]\n"
+        server.kill()
+        server.wait()
+        server = system.start("gt.server", ["-p", str(system.port)], stdout=subprocess.PIPE)
+        system._port(server)
+        print(file=client.stdin, flush=True)
+    _, errors = client.communicate(timeout=20)
+    assert client.returncode == 0 and errors == ""
+
+
 def test_stopped_processes_go_on_where_they_were(start_system):
     system = start_system(workers=1)
     client = start_client(system.address, TRAINING)
@@ -260,6 +290,32 @@ def test_stopped_processes_go_on_where_they_were(start_system):
     client.send_signal(signal.SIGINT)
     _, errors = client.communicate(timeout=20)
     assert "KeyboardInterrupt" in errors and "Assertion" not in errors
+
+
+def test_a_client_is_told_what_it_waits_for_once(start_system):
+    system = start_system(workers=2)
+    script = f"""
+import gt
+gt.connect("localhost:{system.port}")
+gt.register_config("split", gt.SignalConfig(preset="fsdp"))
+with gt.signal.context("split"):
+    while True:
+        gt.randn(64, 64).square().sum().item()
+"""
+    for frozen, said in ((1, "worker w0"), (0, f"the server at localhost:{system.port}")):
+        client = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
+        time.sleep(3)
+        process = system.processes[frozen]
+        process.send_signal(signal.SIGSTOP)
+        try:
+            first = client.stderr.readline()
+        finally:
+            process.send_signal(signal.SIGCONT)
+        assert said in first and "silent" in first or "does not answer" in first, first
+        assert "is back" in client.stderr.readline()
+        assert client.poll() is None
+        client.kill()
+        assert client.stderr.read() == ""
 
 
 def test_uploads_to_a_stopped_server_stay_bounded_and_obey_ctrl_c(start_system):
@@ -484,6 +540,31 @@ def test_saved_programs_run_again(tmp_path):
         assert "equal up to rounding" in done.stdout and "MATMUL" in done.stdout
     path.write_bytes(path.read_bytes()[:40])
     assert gt_program("replay", str(path)).returncode == 1
+
+
+def test_a_saved_program_that_is_damaged_is_refused(tmp_path):
+    path = tmp_path / "program.gt"
+    y = gt.tensor(np.arange(64, dtype="f4")).exp().sum()
+    gt.debug.save_program(path)
+    assert np.isfinite(y.item())
+    whole = bytearray(path.read_bytes())
+    for place in (len(whole) - 3, len(whole) // 2, 12):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        path.write_bytes(damaged)
+        done = gt_program("replay", str(path))
+        assert done.returncode != 0 and "is damaged" in done.stderr, (place, done)
+    path.write_bytes(whole[:15])
+    assert "ends early" in gt_program("replay", str(path)).stderr
+
+
+@pytest.mark.parametrize("name", ["GT_VERBOSE", "GT_DEBUG_WORKER", "GT_AUTO_SHARD", "GT_INSTRUCTION_LOG_FULL"])
+def test_switches_that_cannot_be_meant_are_errors(run_python, name):
+    done = run_python("import gt\ngt.ones(1)\n", env={name: "2.5"}, check=False)
+    assert f"ValueError: {name}: expected 0 or 1, got " in done.stderr
+    for program in (["worker", "-p", "1"], ["server", "-p", "0"]):
+        done = gt_program(*program, env={**os.environ, name: "2.5"})
+        assert done.returncode != 0 and f"{name}: expected 0 or 1" in done.stderr
 
 
 def test_debug_switches_speak_and_are_silent_otherwise(run_python):

@@ -1,5 +1,8 @@
 """Failures on the worker (C5): the root cause, the user's line, and nothing lost beside it."""
 
+import threading
+import time
+
 import numpy as np
 import pytest
 
@@ -168,3 +171,44 @@ for make in (gt.zeros, gt.arange):
         print(gt.ones(3).sum().item())
 """
     assert run_python(script, env={"GT_BACKEND": "cpu"}).stdout.split() == ["3.0", "3.0"]
+
+
+@pytest.mark.parametrize("again", range(5))
+def test_a_mistake_is_told_to_the_thread_that_made_it(again):
+    heard, stop = {}, threading.Event()
+
+    def work(size):
+        try:
+            bad = gt.ones(size)[gt.tensor([size])] if size else None
+            while not stop.is_set():
+                x = gt.ones(4)
+                for _ in range(8):
+                    x = x * 0.5 + 1
+                x.tolist()
+        except IndexError as error:
+            heard[size] = str(error)
+        del bad
+
+    threads = [threading.Thread(target=work, args=(size,)) for size in (0, 0, 5, 7)]
+    [thread.start() for thread in threads]
+    # This one goes on, too, and hears of none of it.
+    for _ in range(200):
+        assert (gt.ones(2) + 1).tolist() == [2, 2]
+        if len(heard) == 2:
+            break
+        time.sleep(0.01)
+    stop.set()
+    [thread.join() for thread in threads]
+    assert "index 5" in heard.pop(5) and "index 7" in heard.pop(7) and not heard
+
+
+@pytest.mark.parametrize("look", [gt.synchronize, None])
+def test_a_mistake_of_a_thread_that_has_ended_is_not_lost(look):
+    kept = []
+    thread = threading.Thread(target=lambda: kept.append(gt.ones(6)[gt.tensor([6])] + 1))
+    thread.start()
+    thread.join()
+    with pytest.raises(IndexError, match="index 6"):
+        (look or kept[0].tolist)()
+    # It was told: nobody hears of it again.
+    gt.synchronize()

@@ -173,6 +173,72 @@ def test_unseen_failure_at_exit(run_python):
     assert "index 5" in done.stderr and "script.py:2" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("end", "status"), [("", 1), ("sys.exit()", 1), ("sys.exit(7)", 7), ("raise SystemExit(3)", 3)]
+)
+def test_a_status_of_the_programs_own_stays_whatever_was_not_looked_at(run_python, end, status):
+    script = f"import sys, gt\nx = gt.ones(3)[gt.tensor([5])]\nprint('end')\n{end}\n"
+    done = run_python(script, check=False)
+    assert (done.returncode, done.stdout) == (status, "end\n")
+    assert "nobody looked" in done.stderr and "index 5" in done.stderr
+
+
+# Waits longer than a turn of Python's threads, so that others run meanwhile.
+SYNC = """
+import sys, threading
+import gt
+sys.setswitchinterval(1e-5)
+
+def together(*works):
+    threads = [threading.Thread(target=work, daemon=True) for work in works]
+    [t.start() for t in threads]
+    [t.join(30) for t in threads]
+    assert not any(t.is_alive() for t in threads), "they wait for one another"
+"""
+
+
+def test_threads_write_parts_of_one_tensor_op_by_op(run_python):
+    done = run_python(
+        SYNC
+        + """
+whole = gt.zeros(8, 200_000)
+total = gt.zeros(200_000)
+def add(k):
+    for _ in range(10):
+        whole[k].add_(1)
+        total.add_(1)
+together(*(lambda k=k: add(k) for k in range(8)))
+print(whole[:, 0].tolist() == [10] * 8, total[0].item())
+""",
+        env={"GT_SYNC": "1"},
+    )
+    assert done.stdout == "True 80.0\n"
+
+
+def test_threads_read_one_view_and_add_to_one_gradient_op_by_op(run_python):
+    done = run_python(
+        SYNC
+        + """
+base = gt.zeros(500_000)
+view = base[10:400_000]
+def read():
+    for _ in range(10):
+        view + 1
+        base.add_(1)
+w = gt.ones(500_000, requires_grad=True)
+def train():
+    for _ in range(10):
+        (w * 2).sum().backward()
+        w.grad
+together(*[read] * 3)
+together(*[train] * 3)
+print(base[0].item(), w.grad[0].item())
+""",
+        env={"GT_SYNC": "1"},
+    )
+    assert done.stdout == "30.0 60.0\n"
+
+
 def test_errors_name_the_line(run_python):
     done = run_python("import gt\nx = gt.ones(3)\ni = gt.tensor([5])\n\ny = x[i]\nz = y + 1\nz.tolist()\n", check=False)
     assert done.returncode == 1 and "script.py:5" in done.stderr

@@ -560,3 +560,16 @@ def test_an_edited_file_counts_from_the_next_step_on(tmp_path, capfd, monkeypatc
     told = capfd.readouterr().err
     assert told.count("c.yaml:3: ") == 1 and "until the file is right" in told
     assert gt.get_signal_config("train").parameters == {"*weight": 1}
+
+
+def test_a_pipeline_that_cannot_be_split_so_names_the_line(tmp_path):
+    path = tmp_path / "signals.yaml"
+    model = gt.nn.Sequential(gt.nn.Linear(2, 2))
+    path.write_text("pipe_a:\n  preset: pipeline\n  stages: 2\n  split: layers\n")
+    gt.load_config(str(path))
+    with pytest.raises(ValueError, match="signals.yaml:4: signal 'pipe_a': split: there is no module 'layers'"):
+        gt.signal.apply(model, "pipe_a")
+    path.write_text("pipe_b:\n  preset: pipeline\n  stages: 2\n")
+    gt.load_config(str(path))
+    with pytest.raises(ValueError, match="signals.yaml:2: signal 'pipe_b': no list of layers to split"):
+        gt.signal.apply(gt.nn.Linear(2, 2), "pipe_b")

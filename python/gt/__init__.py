@@ -385,7 +385,10 @@ def workers():
 
 
 def _at_exit():
-    """Ends the sessions. A failure nobody has looked at is shown, and the process does not end well."""
+    """Ends the sessions. A failure nobody has looked at is shown, and the process does not end well.
+
+    Where the program has chosen a status of its own (`sys.exit(7)`), that stays.
+    """
     import sys
 
     interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt
@@ -399,13 +402,11 @@ def _at_exit():
         sys.stderr.flush()
         os._exit(130)
     if failures:
-        import os
-
+        _gt._end_badly()
         sys.stdout.flush()
         for failure in failures:
             print(f"gt: an operation failed and nobody looked at its result:\n{failure}", file=sys.stderr)
         sys.stderr.flush()
-        os._exit(1)
 
 
 _atexit.register(_at_exit)

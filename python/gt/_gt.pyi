@@ -1391,6 +1391,11 @@ def _custom_node(
     Joins the outputs of a `Function` with the graph: (outputs with history, how to read them again later).
     """
 
+def _end_badly() -> None:
+    """
+    Has the process end badly where its program would end well: a failure was told after its last line.
+    """
+
 def _explain() -> builtins.str:
     """
     What the last step did, and why.
@@ -1436,6 +1441,11 @@ def _reset_peak() -> None:
 def _save_program(path: builtins.str | PathLike[builtins.str]) -> None:
     """
     Saves what this thread has recorded and not sent yet, with its inputs.
+    """
+
+def _set_anomaly(on: builtins.bool, look: builtins.bool) -> builtins.tuple[builtins.bool, builtins.bool]:
+    """
+    Switches the search for NaN in backward passes, and whether it looks; gives what was set before.
     """
 
 def _set_autocast(dtype: _dtype | None, careful: builtins.bool) -> builtins.tuple[dtype | None, builtins.bool]:
@@ -1521,13 +1531,15 @@ def _signal_patterns(
     name: builtins.str,
 ) -> (
     builtins.tuple[
-        builtins.bool, list[builtins.tuple[builtins.str, builtins.str]], builtins.tuple[builtins.int, str | None] | None
+        builtins.bool,
+        list[builtins.tuple[builtins.str, builtins.str]],
+        builtins.tuple[builtins.int, str | None, builtins.str] | None,
     ]
     | None
 ):
     """
     What a signal says of modules: None if nothing, else (has rules for parameters, patterns of modules with their
-    signals, (stages, the module they split)).
+    signals, (stages, the module they split, where that is written)).
     """
 
 def _signal_poll() -> None:

@@ -24,14 +24,17 @@ pub struct Args {
     profile: Option<usize>,
 }
 
-/// The first bytes of a saved program.
-const MAGIC: &[u8] = b"GTprogram1\n";
+/// The first bytes of a saved program; its checksum follows.
+const MAGIC: &[u8] = b"GTprogram2\n";
+/// The same of one without a checksum.
+const UNCHECKED: &[u8] = b"GTprogram1\n";
 
 /// Writes a program and its inputs, so that anyone can run it again.
 pub fn save(path: &Path, program: &Program, inputs: &[Arc<Vec<u8>>]) -> Result<()> {
     let body =
         postcard::to_stdvec(&(program, inputs)).map_err(|e| Error::Runtime(format!("save_program: {e}")))?;
     let mut bytes = MAGIC.to_vec();
+    bytes.extend(checksum(&body).to_le_bytes());
     bytes.extend(body);
     std::fs::write(path, bytes)
         .map_err(|e| Error::Value(format!("save_program: cannot write {}: {e}", path.display())))
@@ -41,15 +44,33 @@ pub fn save(path: &Path, program: &Program, inputs: &[Arc<Vec<u8>>]) -> Result<(
 pub fn load(path: &Path) -> Result<(Program, Vec<Arc<Vec<u8>>>)> {
     let bytes = std::fs::read(path)
         .map_err(|e| Error::Value(format!("replay: cannot read {}: {e}", path.display())))?;
-    let Some(body) = bytes.strip_prefix(MAGIC) else {
-        bail!(
+    let damaged = |why: &dyn std::fmt::Display| {
+        Error::Value(format!("replay: {} is damaged: {why}: save it again", path.display()))
+    };
+    let body = match (bytes.strip_prefix(MAGIC), bytes.strip_prefix(UNCHECKED)) {
+        (Some(rest), _) => match rest.split_first_chunk::<8>() {
+            Some((sum, body)) if checksum(body) == u64::from_le_bytes(*sum) => body,
+            Some(_) => return Err(damaged(&"its checksum does not fit")),
+            None => return Err(damaged(&"it ends early")),
+        },
+        (None, Some(body)) => body,
+        (None, None) => bail!(
             Value,
             "replay: {} is no saved program, make one with gt.debug.save_program(path)",
             path.display()
-        );
+        ),
     };
-    postcard::from_bytes(body)
-        .map_err(|e| Error::Value(format!("replay: {} is damaged: {e}", path.display())))
+    postcard::from_bytes(body).map_err(|e| damaged(&e))
+}
+
+/// A number that another word anywhere changes: every step can be undone.
+fn checksum(bytes: &[u8]) -> u64 {
+    let start = bytes.len() as u64;
+    bytes.chunks(8).fold(start, |sum, chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        (sum ^ u64::from_le_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+    })
 }
 
 pub fn run(args: Args) -> Result<i32> {

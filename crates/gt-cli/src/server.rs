@@ -30,6 +30,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<i32> {
+    gt_ir::env::check()?;
     let stop = stop_on_signals()?;
     let token = token::read(args.token_file.as_deref())?;
     let config =

@@ -77,6 +77,7 @@ fn cores(text: &str) -> Result<Vec<usize>> {
 }
 
 pub fn run(args: Args) -> Result<i32> {
+    gt_ir::env::check()?;
     let stop = stop_on_signals()?;
     let addr = args.addr()?;
     let token = token::read(args.token_file.as_deref())?;

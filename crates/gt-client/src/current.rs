@@ -38,6 +38,13 @@ struct ThreadState {
     default: Option<(u64, Arc<Session>)>,
 }
 
+/// The thread has ended.
+impl Drop for ThreadState {
+    fn drop(&mut self) {
+        self.streams.iter().for_each(|stream| stream.end());
+    }
+}
+
 /// Installs how a session is started on first use, and what a fork does.
 pub fn install(start: StartDefault) {
     if START.set(start).is_ok() {
@@ -146,6 +153,11 @@ pub fn current_stream(session: &Arc<Session>) -> Arc<Stream> {
         t.streams.push(stream.clone());
         stream
     })
+}
+
+/// The number of this thread's stream in a session; 0 if it has recorded nothing there.
+pub(crate) fn number_in(session: u64) -> u64 {
+    with_thread(|t| t.streams.iter().find(|s| s.session_id == session).map_or(0, |s| s.number))
 }
 
 /// Where an operation on a value is recorded: the session it belongs to, and this thread's stream in it.

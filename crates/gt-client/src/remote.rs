@@ -7,6 +7,7 @@ use gt_net::addr::Addr;
 use gt_net::bulk::BulkClient;
 use gt_net::handshake::Role;
 use gt_net::intern::{Interner, decode, encode_client};
+use gt_net::link::Limits;
 use gt_net::msg::{ClientMsg, Failure, Payload, Piece, SessionMsg, SessionWelcome, Value};
 use gt_net::peer::{Event, HelloOptions, Peer};
 use gt_net::relay::PIECE;
@@ -16,7 +17,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Connects to a server and opens a session there.
 pub fn connect(addr: &str, token: Option<String>, settings: Settings) -> Result<Arc<Session>> {
@@ -28,6 +29,9 @@ pub fn connect(addr: &str, token: Option<String>, settings: Settings) -> Result<
 const MAX_UNACKED: usize = 128 << 20;
 /// Bytes on their way to workers before further uploads wait.
 const MAX_STAGED: usize = 1 << 30;
+
+/// A connection that is back by then is not worth a word.
+const SOON: Duration = Duration::from_secs(2);
 
 /// What the socket's thread and the bulk threads share.
 struct Road {
@@ -47,6 +51,8 @@ struct Road {
     /// The most bytes that were staged since none were.
     most: AtomicUsize,
     coming: AtomicUsize,
+    /// Since when the connection is cut, and whether that was said.
+    cut: Mutex<Option<(Instant, bool)>>,
     on_msg: Mutex<OnMsg>,
     addr: Addr,
 }
@@ -67,6 +73,7 @@ fn open(addr: Addr, token: Option<String>, on_msg: OnMsg) -> Result<(Arc<dyn Lin
         come: AtomicUsize::new(0),
         most: AtomicUsize::new(0),
         coming: AtomicUsize::new(0),
+        cut: Mutex::default(),
         on_msg: Mutex::new(on_msg),
         addr: addr.clone(),
     });
@@ -110,7 +117,12 @@ impl Road {
                 }
             },
             Event::Piece(bytes) => self.piece(&bytes),
-            Event::Cut | Event::Resumed => {}
+            Event::Cut => *self.cut.lock() = Some((Instant::now(), false)),
+            Event::Resumed => {
+                if let Some((_, true)) = self.cut.lock().take() {
+                    gt_ir::say!("gt: the server at {} is back", self.addr);
+                }
+            }
             Event::Lost(reason) => {
                 self.fatal(format!("the connection to the server at {} is lost: {reason}", self.addr))
             }
@@ -327,6 +339,18 @@ impl Link for RemoteLink {
     fn is_behind(&self) -> bool {
         let unacked = self.road.peer.get().map_or(0, Peer::unacked_bytes);
         unacked > MAX_UNACKED || self.road.staged.load(Ordering::Relaxed) > MAX_STAGED
+    }
+
+    fn is_cut_off(&self) -> bool {
+        let mut cut = self.road.cut.lock();
+        let Some((_, said)) = cut.as_mut().filter(|(since, _)| since.elapsed() > SOON) else { return false };
+        if !std::mem::replace(said, true) {
+            let (addr, within) = (&self.road.addr, Limits::default().resume_ms / 1000);
+            gt_ir::say!(
+                "gt: waiting for the server at {addr}, which does not answer: it is given up after {within} s"
+            );
+        }
+        true
     }
 
     fn drives(&self) -> bool {

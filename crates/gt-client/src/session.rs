@@ -16,6 +16,7 @@ pub use settings::Settings;
 
 use crate::stream::{SourceLine, Stream};
 use crate::value::{SETTLED, Value, ValueInner};
+use crate::wait::Unbroken;
 use foldhash::fast::FixedState;
 use gt_ir::{Error, Program, Result, TensorId, Ty};
 use gt_net::msg::{Bytes, ClientMsg, Fetch, INLINE_BYTES, SessionMsg, SessionWelcome, Stats, Tidy};
@@ -47,6 +48,8 @@ pub struct Session {
     /// Tensors dropped after the thread that made them had ended.
     orphans: Mutex<Vec<TensorId>>,
     closed: AtomicBool,
+    /// Failures are kept for threads to hear.
+    keeps: AtomicBool,
     pub(crate) files: Mutex<crate::source::Files>,
     /// The session's instruction log.
     log: Option<Arc<Mutex<std::fs::File>>>,
@@ -125,6 +128,7 @@ impl Session {
             generator: Mutex::new(Generator { key: 0x6774, offset: 0 }),
             orphans: Mutex::default(),
             closed: AtomicBool::new(false),
+            keeps: AtomicBool::new(false),
             files: Mutex::default(),
             log,
         }))
@@ -225,7 +229,10 @@ impl Session {
             self.settle()?;
         }
         self.raise_failures()?;
-        result.map_err(|failure| self.describe(&failure))
+        result.map_err(|failure| {
+            self.told(&failure);
+            self.describe(&failure)
+        })
     }
 
     /// The open program of a stream with the bytes of its inputs: all that is needed to run it again elsewhere.
@@ -251,6 +258,13 @@ impl Session {
         if self.is_inherited() {
             return Err(forked());
         }
+        self.flush_all()?;
+        self.settle()?;
+        self.raise_all()
+    }
+
+    /// The same for one thread that goes on: it hears of its own failures.
+    pub(crate) fn catch_up_all(&self) -> Result<()> {
         self.flush_all()?;
         self.settle()?;
         self.raise_failures()
@@ -316,7 +330,8 @@ impl Session {
         if self.generation != crate::current::generation() {
             return Err(forked());
         }
-        if self.shared.failed.load(Ordering::Relaxed) {
+        let failed = self.shared.failed.load(Ordering::Relaxed) || self.keeps.load(Ordering::Relaxed);
+        if failed && !Unbroken::puts_off() {
             self.raise_failures()?;
         }
         Ok(())
@@ -350,9 +365,25 @@ impl Session {
         self.closed.load(Ordering::Relaxed)
     }
 
+    /// True once the connection is lost for good: nothing can be recorded any more.
+    pub fn is_lost(&self) -> bool {
+        self.shared.inbox.lock().fatal.is_some()
+    }
+
+    /// True if the connection was lost and no work with it: all that was recorded had been done.
+    fn lost_nothing(&self) -> bool {
+        let sent = self.outbox.lock().seq;
+        let done = {
+            let inbox = self.shared.inbox.lock();
+            inbox.fatal.is_some() && inbox.failures.is_empty() && inbox.completed >= sent
+        };
+        done && self.streams.lock().iter().filter_map(Weak::upgrade).all(|stream| stream.is_empty())
+    }
+
     /// Runs what is recorded and reports a failure nobody has looked at yet (for the end of the process).
     pub fn finish(&self) -> Result<()> {
-        let over = self.is_closed() || self.is_inherited() || self.shared.inbox.lock().told;
+        let over =
+            self.is_closed() || self.is_inherited() || self.shared.inbox.lock().told || self.lost_nothing();
         let result = if over { Ok(()) } else { self.synchronize() };
         if self.log.is_some() && !over && result.is_ok() {
             // Workers tell what they have for the log before they answer.

@@ -13,6 +13,7 @@ use crate::cell::Cell;
 use crate::session::Session;
 use crate::signal;
 use crate::value::{SETTLED, Value, ValueInner};
+use crate::wait::Unbroken;
 use gt_ir::{Arg, Args, Instr, Op, Result, Scalar, Slot, Structure, TensorId, Ty, Types, bail};
 use gt_sync::Mutex;
 use open::{Entry, Open, WINDOW};
@@ -54,6 +55,8 @@ pub(crate) struct Sealed {
     pub marks: Vec<u64>,
     /// It ends with an optimizer step.
     pub ends_step: bool,
+    /// The number of the stream that recorded it; 0 for none.
+    pub stream: u64,
 }
 
 /// What a sealed program does.
@@ -121,6 +124,10 @@ pub(crate) fn any_moved() -> bool {
 pub struct Stream {
     pub session: Weak<Session>,
     pub session_id: u64,
+    /// Unique in this process.
+    pub(crate) number: u64,
+    /// Its thread has ended.
+    over: AtomicBool,
     generation: u64,
     open: Mutex<Open>,
     /// Programs that may be followed.
@@ -134,12 +141,16 @@ pub struct Stream {
 
 impl Stream {
     pub(crate) fn new(session: &Arc<Session>, cap: usize, positions: Arc<[usize]>) -> Arc<Stream> {
+        static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let pasts: Arc<Pasts> = Arc::default();
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         Arc::new(Stream {
+            number,
+            over: AtomicBool::new(false),
             session: Arc::downgrade(session),
             session_id: session.number,
             generation: session.generation,
-            open: Mutex::new(Open::new(SETTLED + 1, positions, pasts.clone())),
+            open: Mutex::new(Open::new(number, SETTLED + 1, positions, pasts.clone())),
             pasts,
             apart: AtomicBool::new(false),
             moves: AtomicU64::new(0),
@@ -307,9 +318,25 @@ impl Stream {
     fn after_cut(&self, session: &Session, sent: Option<Result<Vec<Value>>>) -> Result<()> {
         if let Some(held) = sent {
             drop(held?);
-            session.wait_for_credit()?;
+            if !Unbroken::puts_off() {
+                session.wait_for_credit()?;
+            }
         }
         Ok(())
+    }
+
+    /// Its thread has ended: nothing more is recorded.
+    pub(crate) fn end(&self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    /// True if nothing is recorded that was not sent.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.open.lock().len() == 0
     }
 
     /// How often it went on with other workers.

@@ -10,6 +10,7 @@ use crate::autograd::{Edge, GradMode, GradSlot, Var, grad_enabled};
 use crate::cell::Cell;
 use crate::session::Session;
 use crate::value::{Value, ValueInner};
+use crate::wait::Unbroken;
 use gt_ir::{DType, Error, Result, Scalar, Shape, Ty, View, bail};
 use gt_sync::Mutex;
 use smallvec::SmallVec;
@@ -244,6 +245,7 @@ impl Tensor {
             };
             return Ok(Var { value: now.value, edge, owner: self.owner() });
         }
+        let unbroken = Unbroken::begin();
         let mut derived = inner.derived.lock();
         let fresh = derived.as_ref().filter(|d| d.stamp == now.stamp);
         let own_edge = match inner.domain.get() {
@@ -273,7 +275,10 @@ impl Tensor {
             true => Shown::Kept(var.value.clone()),
             false => Shown::Handle(Arc::downgrade(&var.value)),
         };
-        *derived = Some(Derived { stamp: now.stamp, value, edge: var.edge.clone() });
+        let before = derived.replace(Derived { stamp: now.stamp, value, edge: var.edge.clone() });
+        drop(derived);
+        drop(before);
+        unbroken.end(|| var.session())?;
         Ok(Var { owner: self.owner(), ..var })
     }
 

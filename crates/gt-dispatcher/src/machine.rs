@@ -58,6 +58,10 @@ pub enum Event {
     WorkerUp { worker: WorkerId, info: WorkerInfo },
     /// A worker says something.
     Worker(WorkerId, WorkerMsg),
+    /// Nothing has been heard of a worker for so long; it may come back within a time.
+    WorkerSilent { worker: WorkerId, silent_ms: u64, left_ms: u64 },
+    /// A worker that was silent is back.
+    WorkerBack(WorkerId),
     /// A worker is gone for good.
     WorkerGone { worker: WorkerId, reason: String },
     /// A program has been divided, or cannot be.
@@ -230,6 +234,13 @@ impl Machine {
             Event::ClientGone(session) => self.end(now_ms, session, "gone", out),
             Event::WorkerUp { worker, info } => self.worker_up(now_ms, worker, info, out),
             Event::Worker(worker, message) => self.worker(now_ms, worker, message, out),
+            Event::WorkerSilent { worker, silent_ms, left_ms } => self.heard(worker, false, out, |name| {
+                let (silent, left) = (silent_ms / 1000, left_ms / 1000);
+                format!("gt: waiting for worker {name}, silent for {silent} s: it is given up in {left} s")
+            }),
+            Event::WorkerBack(worker) => {
+                self.heard(worker, true, out, |name| format!("gt: worker {name} is back"))
+            }
             Event::WorkerGone { worker, reason } => self.worker_gone(now_ms, worker, &reason, out),
             Event::Planned { ask, result } => {
                 self.log.planned(now_ms, out, &mesh::Known::Done(result.clone()));
@@ -366,6 +377,17 @@ impl Machine {
                     self.answer_stats(ask, out);
                 }
             }
+        }
+    }
+
+    /// A worker is silent, or is back: clients that have something there are told.
+    fn heard(&mut self, worker: WorkerId, back: bool, out: &mut Vec<Action>, line: impl Fn(&str) -> String) {
+        let Some(known) = self.pool.get_mut(worker) else { return };
+        known.silent = !back;
+        let line = line(&known.info.name);
+        for session in &known.sessions {
+            let message = SessionMsg::Log { line: line.clone(), debug: true };
+            out.push(Action::ToClient(*session, message));
         }
     }
 

@@ -107,6 +107,9 @@ enum Who {
     Worker(WorkerId, Interner),
 }
 
+/// How long a worker may be away before those who may wait for it are told.
+const SOON_MS: u64 = 2_000;
+
 /// The handler of the network's events.
 struct Shell {
     machine: Machine,
@@ -115,6 +118,8 @@ struct Shell {
     peers: HashMap<PeerId, Who>,
     workers: HashMap<WorkerId, PeerId>,
     next_worker: u32,
+    /// Workers whose connections are cut: since when, and whether clients were told.
+    away: HashMap<WorkerId, (u64, bool)>,
     actions: Vec<Action>,
     /// What many workers are sent.
     shelf: Shelf,
@@ -151,6 +156,7 @@ impl Shell {
             peers: HashMap::new(),
             workers: HashMap::new(),
             next_worker: 0,
+            away: HashMap::new(),
             actions: Vec::new(),
             shelf: Shelf::default(),
             routes: Routes::default(),
@@ -237,6 +243,23 @@ impl Shell {
         }
     }
 
+    /// Workers that have been away for a while, of which clients were not told: how long nothing has been heard of each, and
+    /// how long it may still come back.
+    fn silent(&mut self, now_ms: u64, out: &Outbox) -> Vec<(WorkerId, u64, u64)> {
+        let mut silent = Vec::new();
+        for (worker, (since, told)) in &mut self.away {
+            let away = now_ms.saturating_sub(*since);
+            if *told || away < SOON_MS {
+                continue;
+            }
+            *told = true;
+            if let Some(peer) = self.workers.get(worker) {
+                silent.push((*worker, out.silence_ms(*peer), out.resume_ms().saturating_sub(away)));
+            }
+        }
+        silent
+    }
+
     /// Ends a peer that says what cannot be understood.
     fn refuse(&mut self, peer: PeerId, error: &Error, out: &mut Outbox) {
         let reason = error.to_string();
@@ -309,12 +332,27 @@ impl Handler for Shell {
         }
     }
 
+    fn cut(&mut self, peer: PeerId, out: &mut Outbox) {
+        if let Some(Who::Worker(worker, _)) = self.peers.get(&peer) {
+            self.away.insert(*worker, (out.now_ms(), false));
+        }
+    }
+
+    fn resumed(&mut self, peer: PeerId, out: &mut Outbox) {
+        let Some(Who::Worker(worker, _)) = self.peers.get(&peer) else { return };
+        let worker = *worker;
+        if let Some((_, true)) = self.away.remove(&worker) {
+            self.step(Event::WorkerBack(worker), out);
+        }
+    }
+
     fn gone(&mut self, peer: PeerId, reason: &str, out: &mut Outbox) {
         self.routes.gone(peer, reason, out);
         match self.peers.remove(&peer) {
             Some(Who::Client(_)) => self.step(Event::ClientGone(session_of(peer)), out),
             Some(Who::Worker(worker, _)) => {
                 self.workers.remove(&worker);
+                self.away.remove(&worker);
                 self.step(Event::WorkerGone { worker, reason: reason.to_string() }, out);
             }
             None => {}
@@ -333,7 +371,10 @@ impl Handler for Shell {
         }
     }
 
-    fn tick(&mut self, _now_ms: u64, out: &mut Outbox) {
+    fn tick(&mut self, now_ms: u64, out: &mut Outbox) {
+        for (worker, silent_ms, left_ms) in self.silent(now_ms, out) {
+            self.step(Event::WorkerSilent { worker, silent_ms, left_ms }, out);
+        }
         if self.machine.wants_tick() {
             self.step(Event::Tick, out);
         }

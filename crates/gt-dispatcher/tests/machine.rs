@@ -353,3 +353,35 @@ fn programs_are_divided_over_one_kind_of_worker_and_the_client_is_told_once() {
     let [line] = &lines[..] else { panic!("{lines:?}") };
     assert!(line.contains("divided over 2 cuda workers and not over w0, w1, w2"), "{line}");
 }
+
+#[test]
+fn a_silent_worker_gets_nothing_new_and_who_waits_for_it_is_told() {
+    let mut rig = rig(Config::default(), 2);
+    let placed = |sent: &[Action]| match sent {
+        [Action::ToWorker(worker, WorkerCmd::Batch { .. })] => worker.0,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(placed(&rig.run(full(2, 1, 1), &[])), 0);
+    let told = |sent: Vec<Action>| match &sent[..] {
+        [Action::ToClient(S, SessionMsg::Log { line, .. })] => line.clone(),
+        other => panic!("{other:?}"),
+    };
+    let silent = Event::WorkerSilent { worker: WorkerId(0), silent_ms: 12_040, left_ms: 57_960 };
+    assert_eq!(told(rig.step(silent)), "gt: waiting for worker w0, silent for 12 s: it is given up in 57 s");
+    for out in 2..6 {
+        assert_eq!(placed(&rig.run(full(2, 1, out), &[])), 1);
+    }
+    // Another session divides its programs over those that answer.
+    let session = SessionId(2);
+    let vars = [("GT_AUTO_SHARD".into(), "1".into()), ("GT_SHARD_MIN".into(), "0".into())].to_vec();
+    rig.step(Event::ClientUp { session, name: "c".into(), vars });
+    let runs = vec![Run { seq: 1, program: full(8, 1, 1), prefix: None }];
+    let sent = rig.step(Event::Client(session, ClientMsg::Batch(Batch { runs, ..Batch::default() })));
+    assert_eq!(placed(&sent), 1);
+    assert_eq!(told(rig.step(Event::WorkerBack(WorkerId(0)))), "gt: worker w0 is back");
+    assert_eq!(placed(&rig.run(full(2, 1, 6), &[])), 0);
+    // One of which nobody has anything is nobody's concern.
+    rig.add_worker(2);
+    let silent = Event::WorkerSilent { worker: WorkerId(2), silent_ms: 12_000, left_ms: 58_000 };
+    assert!(rig.step(silent).is_empty());
+}

@@ -291,6 +291,11 @@ impl Link {
         self.received
     }
 
+    /// How long nothing has come from the peer.
+    pub fn silence(&self, now: Millis) -> Millis {
+        now.saturating_sub(self.heard_at)
+    }
+
     /// True while no connection is open.
     pub fn is_cut(&self) -> bool {
         self.cut_at.is_some()

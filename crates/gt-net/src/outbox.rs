@@ -127,6 +127,16 @@ impl Outbox {
         self.peers.get(&peer).and_then(|entry| entry.remote_ip)
     }
 
+    /// How many milliseconds a peer that is cut has to come back.
+    pub fn resume_ms(&self) -> Millis {
+        self.limits.resume_ms
+    }
+
+    /// Milliseconds since anything was heard of a peer.
+    pub fn silence_ms(&self, peer: PeerId) -> Millis {
+        self.peers.get(&peer).map_or(0, |entry| entry.link.silence(self.now_ms()))
+    }
+
     /// Bytes sent to a peer and not yet acknowledged by it.
     pub fn unacked_bytes(&self, peer: PeerId) -> usize {
         self.peers.get(&peer).map_or(0, |entry| entry.link.unacked_bytes())

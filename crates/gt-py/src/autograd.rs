@@ -465,6 +465,12 @@ pub fn _custom_node<'py>(
     Ok((results, SavedOutputs { node: Arc::downgrade(&node), values }))
 }
 
+/// Switches the search for NaN in backward passes, and whether it looks; gives what was set before.
+#[pyfunction]
+pub fn _set_anomaly(on: bool, look: bool) -> (bool, bool) {
+    autograd::set_anomaly(on, look)
+}
+
 /// The outputs of a `Function`, for a backward pass that reads them. Does not keep the graph alive.
 #[pyclass(frozen)]
 pub struct SavedOutputs {

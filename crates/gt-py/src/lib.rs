@@ -31,8 +31,8 @@ mod _gt {
 
     #[pymodule_export]
     use crate::autograd::{
-        _custom_node, _set_grad_enabled, HookHandle, InferenceGuard, PyNode, SavedOutputs, backward, grad,
-        is_grad_enabled, is_inference_mode_enabled,
+        _custom_node, _set_anomaly, _set_grad_enabled, HookHandle, InferenceGuard, PyNode, SavedOutputs,
+        backward, grad, is_grad_enabled, is_inference_mode_enabled,
     };
     #[pymodule_export]
     use crate::device::PyDevice;
@@ -63,9 +63,9 @@ mod _gt {
     use crate::seen::{_explain, _living, _take_profile, _watch, PyProfile};
     #[pymodule_export]
     use crate::session::{
-        _finish, _is_host_only, _reset_peak, _save_program, _set_host_only, _shrink, _stats, _tape,
-        PySession, connect, current_session, disconnect, get_rng_state, gpu_workers, main, manual_seed,
-        open_session, set_rng_state, synchronize,
+        _end_badly, _finish, _is_host_only, _reset_peak, _save_program, _set_host_only, _shrink, _stats,
+        _tape, PySession, connect, current_session, disconnect, get_rng_state, gpu_workers, main,
+        manual_seed, open_session, set_rng_state, synchronize,
     };
     #[pymodule_export]
     use crate::signal::{

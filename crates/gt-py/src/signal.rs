@@ -77,17 +77,17 @@ pub fn _signal_all(py: Python) -> Result<Bound<PyDict>> {
 }
 
 /// What a signal says of modules: None if nothing, else (has rules for parameters, patterns of modules with their
-/// signals, (stages, the module they split)).
+/// signals, (stages, the module they split, where that is written)).
 #[pyfunction]
 pub fn _signal_patterns(name: &str) -> Result<Option<Patterns>> {
     let found = registry::find(name)?.filter(|s| s.has_patterns());
     Ok(found.map(|s| {
-        let stages = s.stages.map(|stages| (stages.count, stages.split));
+        let stages = s.stages.map(|stages| (stages.count, stages.split, stages.place.to_string()));
         (!s.rules.is_empty(), s.modules, stages)
     }))
 }
 
-type Patterns = (bool, Vec<(String, String)>, Option<(u32, Option<String>)>);
+type Patterns = (bool, Vec<(String, String)>, Option<(u32, Option<String>, String)>);
 
 /// True if a name fits a pattern.
 #[pyfunction]

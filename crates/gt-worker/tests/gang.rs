@@ -11,7 +11,9 @@ use gt_ir::collective::eval_parts;
 use gt_ir::host::close_by_dtype;
 use gt_ir::sample::Rng;
 use gt_ir::{DType, Error, Exchange, HostTensor, ReduceKind};
-use gt_net::bulk::{BulkBytes, BulkServer, BulkServerOptions, BulkStore, Endpoint, Ticket, TicketKey};
+use gt_net::bulk::{
+    BulkBytes, BulkServer, BulkServerOptions, BulkStore, Endpoint, Ticket, TicketKey, host_id,
+};
 use gt_net::msg::{Member, Mesh, WorkerId};
 use gt_net::process::Process;
 use gt_worker::backend::{Backend, Effort, HostBytes, PlanError};
@@ -20,6 +22,8 @@ use gt_worker::gang::Group;
 use gt_worker::gang::collect::{self, Item};
 use gt_worker::gang::meeting::Seat;
 use gt_worker::gang::post::{Desk, Letterbox, Post};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -192,6 +196,27 @@ fn a_gang_that_fails_between_processes_leaves_nothing_behind() {
             assert!(sums.iter().all(|s| s[0].to_f64s().iter().all(|v| *v == 6.0)), "near: {near}");
         }
     }
+}
+
+#[test]
+fn a_rank_that_does_not_answer_holds_up_nobody_who_fails() {
+    // Connections to it are taken by the system, and nobody serves them.
+    let name = format!("gt-frozen-{}", std::process::id());
+    let _frozen = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+    let at = |unix: &str| Endpoint { tcp: None, unix: Some(unix.into()), host_id: host_id().into() };
+    let member = |rank: u32, unix: &str| Member {
+        worker: WorkerId(rank),
+        process: Process::this(),
+        endpoint: Some(at(unix)),
+        key: TicketKey::random().0,
+    };
+    let members = vec![member(0, "gt-nobody"), member(1, &name)];
+    let mesh = Mesh { id: 1, cluster: 7, shape: vec![2], members, rank: 0 };
+    let desk = Desk::new(Arc::new(Post::new(Arc::new(mesh), Arc::default())), number());
+    let error = PlanError { instr: None, error: Error::Connection("the other worker was lost".into()) };
+    let start = Instant::now();
+    desk.fail(&error);
+    assert!(start.elapsed() < Duration::from_secs(5));
 }
 
 #[test]

@@ -35,24 +35,36 @@ def grad(outputs, inputs, *args, **kwargs):
 
 
 class set_detect_anomaly:
-    """Taken as PyTorch programs give it, with a warning: the backward pass does not look for NaN."""
+    """Looks for NaN in the gradients that each operation of a backward pass makes, and names the first that makes one,
+    with the line that recorded it. Sets this at once; as a context, until its end. Slow: every gradient is waited for.
+    """
 
     def __init__(self, mode, check_nan=True):
-        self.mode = mode
-        if mode:
-            import warnings
-
-            warnings.warn("detect_anomaly: GT does not look for NaN in the backward pass", stacklevel=2)
+        self._before = _gt._set_anomaly(bool(mode), bool(check_nan))
 
     def __enter__(self):
         return self
 
     def __exit__(self, *error):
-        return None
+        _gt._set_anomaly(*self._before)
 
 
-class detect_anomaly(set_detect_anomaly):
-    """`set_detect_anomaly(True)` as a context."""
+class detect_anomaly:
+    """`set_detect_anomaly(True)` inside a context."""
 
     def __init__(self, check_nan=True):
-        super().__init__(True, check_nan)
+        import warnings
+
+        self._check_nan = bool(check_nan)
+        warnings.warn(
+            "Anomaly Detection has been enabled. This mode will increase the runtime and should only be enabled for "
+            "debugging.",
+            stacklevel=2,
+        )
+
+    def __enter__(self):
+        self._before = _gt._set_anomaly(True, self._check_nan)
+        return self
+
+    def __exit__(self, *error):
+        _gt._set_anomaly(*self._before)

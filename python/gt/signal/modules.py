@@ -57,7 +57,7 @@ class Signals(threading.local):
             if _gt._signal_version() == version:
                 raise
             apply(module, name)
-        if again and os.environ.get("GT_VERBOSE", "0") not in ("", "0"):
+        if again and os.environ.get("GT_VERBOSE", "").strip() == "1":
             _gt.synchronize()
             parameters = list(module.parameters())
             size, ms = sum(p.nbytes for p in parameters) / 1e6, (time.perf_counter() - start) * 1e3
@@ -139,7 +139,7 @@ def _home(path, homes):
     return None
 
 
-def _stages(module, name, count, split):
+def _stages(module, name, count, split, place):
     """The signal of every layer of a pipeline, and of what lies before and after the layers."""
     modules = dict(module.named_modules())
     if split is None:
@@ -147,10 +147,11 @@ def _stages(module, name, count, split):
 
         lists = [path for path, m in modules.items() if isinstance(m, (ModuleList, Sequential))]
         if not lists:
-            raise ValueError(f"signal {name!r}: no list of layers to split: name one with `split`")
+            raise ValueError(f"{place}: signal {name!r}: no list of layers to split: name one with `split`")
         split = max(lists, key=lambda path: len(modules[path]._modules))
     if split not in modules:
-        raise ValueError(f"signal {name!r}: split: there is no module {split!r}")
+        known = ", ".join(path for path, m in modules.items() if path and m._modules) or "none"
+        raise ValueError(f"{place}: signal {name!r}: split: there is no module {split!r} with layers; there is {known}")
     layers = list(modules[split]._modules)
     homes = {}
     for i, layer in enumerate(layers):

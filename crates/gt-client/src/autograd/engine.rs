@@ -1,5 +1,6 @@
 //! The backward pass: one queue ordered by age, no recursion.
 
+use super::anomaly;
 use super::mode::GradMode;
 use super::node::{Edge, Node, NodeArg, NodeKind, SavedValue};
 use super::record::{Recorder, Var};
@@ -8,6 +9,7 @@ use crate::Tensor;
 use crate::ops::put_edge;
 use crate::signal::{self, Hold, Scope};
 use crate::stream::Stream;
+use crate::wait::Unbroken;
 use foldhash::fast::FixedState;
 use gt_ir::build::{Kept, Saved};
 use gt_ir::grad::vjp;
@@ -91,6 +93,7 @@ fn run(
         && matches!(targets, Targets::Leaves)
         && !retain
         && !create
+        && !anomaly::is_on()
         && root.numel() == 1
         && grads.iter().all(Option::is_none)
         && let Var { value, edge: Some(edge), .. } = root.var()?
@@ -198,6 +201,7 @@ fn run(
                 let saved = Saved { args: &kept, outs: &outs };
                 let want: SmallVec<[bool; 4]> = edges.iter().map(Option::is_some).collect();
                 let grads = vjp(&mut Recorder, op, &saved, &arrived, &want)?;
+                anomaly::look(&node, grads.iter().map(Option::as_ref))?;
                 if op.needs() != Needs::default() {
                     release(&node, retain || create);
                 }
@@ -228,6 +232,11 @@ fn run(
                 }
                 let given = arrived.into_iter().map(|g| g.map(Tensor::from_var)).collect();
                 let grads = function.backward(given)?;
+                if anomaly::is_on() {
+                    let vars = grads.iter().map(|g| g.as_ref().map(Tensor::var).transpose());
+                    let vars: Vec<Option<Var>> = vars.collect::<Result<_>>()?;
+                    anomaly::look(&node, vars.iter().map(Option::as_ref))?;
+                }
                 if !(retain || create) {
                     function.release();
                 }
@@ -405,18 +414,21 @@ fn add_slice(
 }
 
 fn accumulate(slot: &super::GradSlot, g: Var, create: bool) -> Result<()> {
+    let unbroken = Unbroken::begin();
     let mut grad = slot.grad.lock();
-    let next = match grad.take() {
+    let next = match &*grad {
         None => Tensor::from_var(if create { g } else { Var::plain(g.value) }),
         Some(old) if create => Tensor::from_var(Recorder.add(&old.var()?, &g)?),
         Some(old) => {
             let sum = Recorder.add(&old.var()?, &g)?;
             old.assign(sum.value)?;
-            old
+            old.clone()
         }
     };
-    *grad = Some(next);
+    let before = grad.replace(next.clone());
     drop(grad);
+    drop(before);
+    unbroken.end(|| next.session())?;
     let hooks: Vec<_> = slot.post_hooks.lock().iter().map(|(_, h, _)| h.clone()).collect();
     for hook in hooks {
         hook()?;

@@ -1,5 +1,6 @@
 //! Nodes of the autograd graph.
 
+use super::anomaly;
 use super::tape::{self, Number};
 use crate::Tensor;
 use crate::value::Value;
@@ -101,6 +102,8 @@ pub struct Node {
     pub signal: u32,
     /// The backward pass has let go of the saved values.
     pub freed: std::sync::atomic::AtomicBool,
+    /// The line that made it, where that was wanted (`detect_anomaly`).
+    pub made: Option<Box<str>>,
 }
 
 static SEQ: AtomicU64 = AtomicU64::new(1);
@@ -117,6 +120,7 @@ impl Node {
             hooks: OnceLock::new(),
             signal: crate::signal::now().backward,
             freed: false.into(),
+            made: anomaly::line(),
         })
     }
 

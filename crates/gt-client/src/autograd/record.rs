@@ -7,6 +7,7 @@ use crate::current::Place;
 use crate::session::Session;
 use crate::stream::{RecordArg, Stream};
 use crate::value::Value;
+use crate::wait::Unbroken;
 use gt_ir::build::Values;
 use gt_ir::{ArgTy, Build, Error, Op, Operand, Operands, Result, Ty, infer, infer_all};
 use smallvec::{SmallVec, smallvec};
@@ -181,8 +182,8 @@ pub(crate) fn op_node(op: Op, args: Operands<Var>, values: &[Value]) -> Arc<Node
 
 /// `GT_SYNC=1`: run each op as it is recorded.
 fn after_op(session: &Session) -> Result<()> {
-    if session.settings.sync {
-        session.synchronize()?;
+    if session.settings.sync && !Unbroken::puts_off() {
+        session.catch_up_all()?;
     }
     Ok(())
 }

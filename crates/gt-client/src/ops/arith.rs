@@ -148,6 +148,10 @@ pub(crate) fn binary_inplace(t: &Tensor, op: Binary, other: &Operand<Tensor>, le
     let lenient = lenient && untracked && t.is_leaf() && !t.is_view();
     t.check_inplace(lenient)?;
     let _mode = (lenient && t.requires_grad()).then(|| crate::autograd::GradMode::set(false));
+    t.in_one_step(|| binary_inplace_now(t, op, other))
+}
+
+fn binary_inplace_now(t: &Tensor, op: Binary, other: &Operand<Tensor>) -> Result<()> {
     // Gradient rules keep what was there before the write.
     let me = Operand::Val(super::inplace::snapshot(t)?);
     let mut dtype = result_type(&me, other);

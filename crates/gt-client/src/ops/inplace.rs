@@ -15,6 +15,10 @@ pub(crate) fn snapshot(x: &Tensor) -> Result<Tensor> {
 /// Replaces `x` by a function of what it holds; the result is cast to its type.
 pub(crate) fn replace(x: &Tensor, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<()> {
     x.check_inplace(false)?;
+    x.in_one_step(|| replace_now(x, f))
+}
+
+fn replace_now(x: &Tensor, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<()> {
     let new = f(&snapshot(x)?)?;
     if new.dtype().kind() > x.dtype().kind() {
         bail!(

@@ -1,15 +1,16 @@
 //! Failures: raised once, with the user's line, after cells have gone back to what they held (C5).
 
 use super::Session;
-use super::outbox::Outbox;
+use super::outbox::{Kept, Outbox};
 use super::repair::{Repair, Wanted};
 use crate::cell::Cell;
+use crate::stream::SourceLine;
 use crate::value::{SETTLED, Value, ValueInner};
 use gt_ir::{Error, Result, TensorId, Ty};
 use gt_net::msg::{Batch, ClientMsg, Failure};
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 /// What a cell held before it was written.
 enum Back {
@@ -28,17 +29,44 @@ struct Written {
 }
 
 impl Session {
-    /// Raises the root cause of a failure once, after its cells have gone back to what they held (C5).
+    /// Raises the root cause of a failure of this thread's programs once, after its cells have gone back to what they
+    /// held (C5). Those of others are kept until their threads go on, and raised by anybody once these have ended.
     pub fn raise_failures(&self) -> Result<()> {
-        if !self.shared.failed.load(Ordering::Acquire) {
-            return Ok(());
+        self.raise(false)
+    }
+
+    /// Raises what has failed on any thread.
+    pub(super) fn raise_all(&self) -> Result<()> {
+        self.raise(true)
+    }
+
+    fn raise(&self, all: bool) -> Result<()> {
+        if self.shared.failed.load(Ordering::Acquire) {
+            // What was recorded from what is lost fails now, too, and not together with what comes next.
+            let fatal = self.shared.inbox.lock().fatal.is_some();
+            if !fatal {
+                self.flush_all()?;
+            }
+            self.settle()?;
+            let (failures, fatal, first) = self.sort_out(all);
+            self.revert(&failures);
+            if let Some(error) = first.or(fatal) {
+                return Err(error);
+            }
         }
-        // What was recorded from what is lost fails now, too, and not together with what comes next.
-        let fatal = self.shared.inbox.lock().fatal.is_some();
-        if !fatal {
-            self.flush_all()?;
+        match self.keeps.load(Ordering::Acquire) {
+            true => self.raise_kept(all),
+            false => Ok(()),
         }
-        self.settle()?;
+    }
+
+    /// Takes what has failed, in order, with the end of the session if that has come: what is for this thread to hear
+    /// is described, what is for others is kept.
+    fn sort_out(&self, all: bool) -> (Vec<(u64, Failure)>, Option<Error>, Option<Error>) {
+        let (me, living) = (crate::current::number_in(self.number), self.going_on());
+        let mut outbox = self.outbox.lock();
+        // Whoever looks meanwhile waits for the lock.
+        self.keeps.store(true, Ordering::Release);
         let (mut failures, fatal) = {
             let mut inbox = self.shared.inbox.lock();
             self.shared.failed.store(inbox.fatal.is_some(), Ordering::Release);
@@ -46,13 +74,52 @@ impl Session {
             (std::mem::take(&mut inbox.failures), inbox.fatal.clone())
         };
         failures.sort_by_key(|(seq, _)| *seq);
-        let news = self.outbox.lock().first_news(&failures);
-        let first = news.map(|f| self.describe(&f));
-        self.revert(&failures);
-        match first.or(fatal) {
-            Some(error) => Err(error),
-            None => Ok(()),
+        let mut first = None;
+        for (_, failure) in &failures {
+            if !outbox.is_news(failure) {
+                continue;
+            }
+            let owner = outbox.owner(failure);
+            let everybodys = all || matches!(failure.error, Error::Connection(_)) || !living.contains(&owner);
+            if everybodys || owner == me {
+                if first.is_none() {
+                    outbox.tell(failure);
+                    first = Some(self.in_words(failure, outbox.line_of(failure)));
+                }
+            } else if !outbox.kept.iter().any(|kept| kept.stream == owner) {
+                outbox.tell(failure);
+                let error = self.in_words(failure, outbox.line_of(failure));
+                outbox.kept.push(Kept { stream: owner, root: failure.root, error });
+            }
         }
+        self.keeps.store(!outbox.kept.is_empty(), Ordering::Release);
+        (failures, fatal, first)
+    }
+
+    /// Raises what was kept for this thread, or for one that has ended.
+    fn raise_kept(&self, all: bool) -> Result<()> {
+        let (me, living) = (crate::current::number_in(self.number), self.going_on());
+        let mut outbox = self.outbox.lock();
+        let mine = |kept: &Kept| all || kept.stream == me || !living.contains(&kept.stream);
+        let found = outbox.kept.iter().position(mine).map(|at| outbox.kept.remove(at));
+        self.keeps.store(!outbox.kept.is_empty(), Ordering::Release);
+        found.map_or(Ok(()), |kept| Err(kept.error))
+    }
+
+    /// Who looked at a value was told why it has none: nobody else need be.
+    pub(super) fn told(&self, failure: &Failure) {
+        if self.keeps.load(Ordering::Acquire) {
+            let mut outbox = self.outbox.lock();
+            outbox.kept.retain(|kept| kept.root != failure.root);
+            self.keeps.store(!outbox.kept.is_empty(), Ordering::Release);
+        }
+    }
+
+    /// The streams whose threads go on.
+    fn going_on(&self) -> Vec<u64> {
+        let streams = self.streams.lock();
+        let living = streams.iter().filter_map(Weak::upgrade).filter(|stream| !stream.is_over());
+        living.map(|stream| stream.number).collect()
     }
 
     /// Waits until all that was sent is done, well or badly.
@@ -158,15 +225,12 @@ impl Session {
 
     /// The failure in words, with the user's source line.
     pub(super) fn describe(&self, failure: &Failure) -> Error {
-        let line = failure.instr.and_then(|i| {
-            let outbox = self.outbox.lock();
-            let open = outbox.unfinished.iter().map(|u| (u.seq, &u.lines));
-            let failed = outbox.failed.iter().map(|(seq, lines)| (*seq, lines));
-            let (_, lines) = open.chain(failed).find(|(seq, _)| *seq == failure.root)?;
-            let at = *lines.get(i as usize)?;
-            self.files.lock().describe(at)
-        });
-        match line {
+        let line = self.outbox.lock().line_of(failure);
+        self.in_words(failure, line)
+    }
+
+    fn in_words(&self, failure: &Failure, line: Option<SourceLine>) -> Error {
+        match line.and_then(|at| self.files.lock().describe(at)) {
             Some(line) => failure.error.clone().map_message(|m| format!("{m}\n  recorded at {line}")),
             None => failure.error.clone(),
         }

@@ -26,6 +26,10 @@ pub trait Link: Send + Sync {
     fn is_behind(&self) -> bool {
         false
     }
+    /// True while the connection is cut and not soon back, which is said on stderr, once. Asked by those who wait.
+    fn is_cut_off(&self) -> bool {
+        false
+    }
     /// True if a waiting thread brings its own answers by `drive`.
     fn drives(&self) -> bool {
         false

@@ -6,7 +6,7 @@ use crate::lived::Lived;
 use crate::seen::{Recent, Sources};
 use crate::stream::{Rebind, SourceLine};
 use foldhash::fast::FixedState;
-use gt_ir::{Structure, TensorId};
+use gt_ir::{Error, Structure, TensorId};
 use gt_net::msg::{Failure, Run};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -23,9 +23,18 @@ pub(super) struct Unfinished {
     pub(super) again: Option<Box<Again>>,
     pub(super) lines: Vec<SourceLine>,
     pub(super) ends_step: bool,
+    /// The number of the stream that recorded it; 0 for none.
+    pub(super) stream: u64,
     pub(super) instrs: usize,
     /// No program of its structure was sent before.
     pub(super) new: bool,
+}
+
+/// A failure that is for the thread of a stream to hear.
+pub(super) struct Kept {
+    pub(super) stream: u64,
+    pub(super) root: u64,
+    pub(super) error: Error,
 }
 
 /// What leaves for the dispatcher, in order.
@@ -38,6 +47,8 @@ pub(super) struct Outbox {
     pub(super) unfinished: VecDeque<Unfinished>,
     /// Roots of failures that a person has been told of.
     told_of: VecDeque<u64>,
+    /// Failures of other threads' programs, until those threads go on.
+    pub(super) kept: Vec<Kept>,
     /// Source lines of programs that failed, for tensors that are looked at later.
     pub(super) failed: VecDeque<(u64, Vec<SourceLine>)>,
     pub(super) scalars: ScalarTable,
@@ -74,14 +85,31 @@ impl Outbox {
         }
     }
 
-    /// The first of these failures that nobody has been told of, nor of what it comes from; it counts as told now.
-    pub(super) fn first_news(&mut self, failures: &[(u64, Failure)]) -> Option<Failure> {
-        let (_, failure) = failures.iter().find(|(_, f)| f.root == 0 || !self.told_of.contains(&f.root))?;
+    /// True if nobody has been told of a failure, nor of what it comes from.
+    pub(super) fn is_news(&self, failure: &Failure) -> bool {
+        failure.root == 0 || !self.told_of.contains(&failure.root)
+    }
+
+    /// Somebody is told of a failure, or will be.
+    pub(super) fn tell(&mut self, failure: &Failure) {
         self.told_of.push_back(failure.root);
         if self.told_of.len() > TOLD {
             self.told_of.pop_front();
         }
-        Some(failure.clone())
+    }
+
+    /// The stream whose program failed first; 0 where that is nobody's or not known any more.
+    pub(super) fn owner(&self, failure: &Failure) -> u64 {
+        self.unfinished.iter().find(|u| u.seq == failure.root).map_or(0, |u| u.stream)
+    }
+
+    /// The user's line of the instruction that failed, where it is known.
+    pub(super) fn line_of(&self, failure: &Failure) -> Option<SourceLine> {
+        let instr = failure.instr?;
+        let open = self.unfinished.iter().map(|u| (u.seq, &u.lines));
+        let failed = self.failed.iter().map(|(seq, lines)| (*seq, lines));
+        let (_, lines) = open.chain(failed).find(|(seq, _)| *seq == failure.root)?;
+        lines.get(instr as usize).copied()
     }
 
     /// The program that has to finish before more host data may leave.

@@ -161,6 +161,7 @@ impl Session {
             prefix: None,
             marks: Vec::new(),
             ends_step: false,
+            stream: 0,
         };
         self.number(outbox, sealed);
         wanted.into_iter().map(|w| w.cell).zip(values).collect()

@@ -113,6 +113,7 @@ impl Session {
             rebinds: s.rebinds,
             lines: s.lines,
             ends_step: s.ends_step,
+            stream: s.stream,
             instrs: program.structure.instrs.len(),
             new: !known,
         });

@@ -24,6 +24,7 @@ pub struct Settings {
 impl Settings {
     /// Reads the process's environment.
     pub fn from_env() -> Result<Settings> {
+        env::check()?;
         let var = |name: &str| std::env::var(name).ok().filter(|v| !v.trim().is_empty());
         let switch = |name: &str| env::switch(name, var(name).as_deref());
         let batch = match var("GT_CLIENT_BATCH_SIZE").map(|v| (v.trim().parse::<usize>(), v)) {

@@ -15,6 +15,9 @@ const CREDIT_BYTES: u64 = 4 << 30;
 impl Session {
     /// What a wait is for.
     pub(super) fn waiting(&self) -> Waiting {
+        if self.link.is_cut_off() {
+            return Waiting { what: format!("waiting for the server at {}", self.link.peer()), part: None };
+        }
         if let Some((come, total, what)) = self.link.transfer() {
             let part = Some(come as f64 / total.max(1) as f64);
             return Waiting { what: format!("{what} {:.1} MB", total as f64 / 1048576.0), part };
@@ -45,7 +48,7 @@ impl Session {
             (outbox.seq, outbox.bytes, outbox.behind().filter(|seq| *seq > completed))
         };
         if bytes > CREDIT_BYTES {
-            return self.synchronize();
+            return self.catch_up_all();
         }
         if let Some(seq) = behind {
             self.ask_for(seq)?;
@@ -55,6 +58,11 @@ impl Session {
             let credit = inbox.completed >= least && !self.link.is_behind();
             (credit || !inbox.failures.is_empty()).then_some(())
         })
+    }
+
+    /// Waits for what was put off while something was not to be broken.
+    pub(crate) fn catch_up(&self) -> Result<()> {
+        if self.settings.sync { self.catch_up_all() } else { self.wait_for_credit() }
     }
 
     pub(super) fn wait<T: Send>(&self, ready: impl FnMut(&mut Inbox) -> Option<T> + Send) -> Result<T> {

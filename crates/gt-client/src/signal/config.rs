@@ -39,6 +39,8 @@ pub struct Stages {
     pub count: u32,
     /// The module whose children are spread over the stages; by default the longest list of modules.
     pub split: Option<String>,
+    /// Where that is written, or where the preset is.
+    pub place: Place,
 }
 
 /// One signal.
@@ -93,13 +95,14 @@ pub fn read(root: &Node, others: &[String]) -> Result<Vec<Signal>> {
         signals.extend(read_signal(name, node, &meshes)?);
     }
     for signal in &signals {
-        for (_, target) in &signal.modules {
+        for (pattern, target) in &signal.modules {
             let new = |name: &&String| signals.iter().all(|s| s.name != **name);
             let mut known = signals.iter().map(|s| &s.name).chain(others.iter().filter(new));
             if !known.clone().any(|name| name == target) {
                 let first = known.next().cloned().unwrap_or_default();
                 let known = known.fold(first, |list, name| list + ", " + name);
-                return Err(signal.node.error(format!(
+                let written = get(&signal.node, "modules").and_then(|modules| get(modules, pattern));
+                return Err(written.unwrap_or(&signal.node).error(format!(
                     "signal {:?}: modules: there is no signal {target:?}, only {known}",
                     signal.name
                 )));
@@ -232,8 +235,12 @@ fn read_signal(name: &str, node: &Node, meshes: &[(String, Mesh)]) -> Result<Vec
             signal.backward = Some(name);
         }
     }
-    for (pattern, target) in get(node, "modules").map_or(Ok(&[][..]), |n| n.entries(&what))? {
-        signal.modules.push((pattern.clone(), target.text(&format!("{what}: modules"))?.into()));
+    let modules = format!("{what}: modules");
+    for (pattern, target) in get(node, "modules").map_or(Ok(&[][..]), |n| n.entries(&modules))? {
+        if pattern::is_open(pattern) {
+            return Err(target.error(format!("{modules} {pattern:?}: a `[` without its `]`")));
+        }
+        signal.modules.push((pattern.clone(), target.text(&modules)?.into()));
     }
     if let Some(shard) = get(node, "shard").filter(|n| n.kind != Kind::Null) {
         for key in ["mesh", "workers", "layout", "preset", "parameters"] {

@@ -117,8 +117,10 @@ pub fn pipeline(node: &Node, what: &str) -> Result<Option<Stages>> {
     if !(1..=4096).contains(&count) {
         return Err(stages.error(format!("{what}: stages: expected 1 to 4096, got {count}")));
     }
-    let split = entry(node, "split").map(|n| n.text(&format!("{what}: split"))).transpose()?;
-    Ok(Some(Stages { count: count as u32, split: split.map(str::to_string) }))
+    let split = entry(node, "split");
+    let name = split.map(|n| n.text(&format!("{what}: split"))).transpose()?;
+    let place = split.or(entry(node, "preset")).unwrap_or(node).place.clone();
+    Ok(Some(Stages { count: count as u32, split: name.map(str::to_string), place }))
 }
 
 /// The signal, followed by those of its stages: `name.0`, `name.1`, ...

@@ -152,8 +152,10 @@ fn errors_name_the_line() {
         ),
         (
             "a:\n  modules:\n    x: b\n",
-            "file.yaml:1: signal \"a\": modules: there is no signal \"b\", only a",
+            "file.yaml:3: signal \"a\": modules: there is no signal \"b\", only a",
         ),
+        ("a:\n  modules:\n    '[': a\n", "file.yaml:3: signal \"a\": modules \"[\": a `[` without its `]`"),
+        ("a:\n  modules: 3\n", "file.yaml:2: signal \"a\": modules: expected a mapping, got 3"),
         ("a: {}\na: {}\n", "file.yaml:2: \"a\" stands here twice"),
         ("a: [\n", "file.yaml:"),
         ("- 1\n", "file.yaml:1: config: expected a mapping, got a list"),

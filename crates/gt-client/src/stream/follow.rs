@@ -416,6 +416,7 @@ impl Open {
             prefix,
             marks,
             ends_step: std::mem::take(&mut self.step_ended),
+            stream: self.stream,
         }
     }
 }

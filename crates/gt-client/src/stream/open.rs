@@ -34,6 +34,8 @@ impl Entry {
 /// The program being recorded. Operands name results by `INPUT`-less position and live-ins by `INPUT | index`;
 /// `seal` renumbers them.
 pub(super) struct Open {
+    /// The number of its stream.
+    pub stream: u64,
     /// Stream position of the first value.
     pub base: u64,
     pub entries: Vec<Entry>,
@@ -68,8 +70,9 @@ pub(super) const WINDOW: usize = 8;
 pub(super) const SIGNATURE: FixedState = FixedState::with_seed(0x6774);
 
 impl Open {
-    pub fn new(base: u64, positions: Arc<[usize]>, pasts: Arc<Pasts>) -> Open {
+    pub fn new(stream: u64, base: u64, positions: Arc<[usize]>, pasts: Arc<Pasts>) -> Open {
         Open {
+            stream,
             base,
             entries: Vec::new(),
             inputs: Vec::new(),

@@ -172,6 +172,7 @@ impl Open {
             prefix,
             marks,
             ends_step,
+            stream: self.stream,
         }
     }
 

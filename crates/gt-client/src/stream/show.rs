@@ -19,7 +19,7 @@ impl Stream {
             data: open.data,
             frees: open.frees.clone(),
             at_once: open.at_once,
-            ..Open::new(open.base, Arc::default(), Arc::default())
+            ..Open::new(open.stream, open.base, Arc::default(), Arc::default())
         };
         drop(open);
         let n = copy.entries.len();

@@ -4,6 +4,7 @@ use super::{Step, Tensor};
 use crate::autograd::{Edge, GradMode, Node, NodeKind, Var, grad_enabled, record};
 use crate::cell::Cell;
 use crate::value::Value;
+use crate::wait::Unbroken;
 use gt_ir::infer::view_shape;
 use gt_ir::{Binary, Op, Operand, Operands, Result, Scalar, ScatterMode, Ty, bail};
 use smallvec::smallvec;
@@ -54,6 +55,20 @@ impl Tensor {
             }
             return Ok(());
         }
+        self.in_one_step(|| self.write_part(new, tracking))
+    }
+
+    /// Reads, computes and writes: no other thread of the process runs in between. What has failed before is raised first.
+    pub(crate) fn in_one_step(&self, step: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.session()?.before_op()?;
+        let unbroken = Unbroken::begin();
+        step()?;
+        unbroken.end(|| self.session())
+    }
+
+    /// Writes what a view shows into its storage.
+    fn write_part(&self, new: Operand<Var>, tracking: bool) -> Result<()> {
+        let inner = &*self.0;
         let base = inner.cell.read();
         let (domain, depth) = match inner.domain.get() {
             None => (None, 0),

@@ -32,7 +32,9 @@ fn kind<'a>(able: impl Iterator<Item = &'a Worker>) -> Option<&'a str> {
 impl Session {
     /// All workers that divide programs among themselves.
     pub(super) fn all_alike(&self, cx: &mut Cx) -> Vec<WorkerId> {
-        let able = || cx.pool.iter().filter(|(_, w)| w.info.gangs);
+        // One that is silent is left out by who has nothing there.
+        let there = |(id, w): &(WorkerId, &Worker)| !w.silent || self.touched.contains(id);
+        let able = || cx.pool.iter().filter(there).filter(|(_, w)| w.info.gangs);
         let Some(kind) = kind(able().map(|(_, w)| w)) else { return Vec::new() };
         let alike = || able().filter(|(_, w)| w.info.backend == kind);
         let Some((_, first)) = alike().next() else { return Vec::new() };
@@ -40,9 +42,9 @@ impl Session {
         let reached = alike().all(|(_, w)| w.info.endpoint.is_some());
         let meets = |w: &Worker| reached || w.info.process == first.info.process;
         let workers: Vec<WorkerId> = alike().filter(|(_, w)| meets(w)).map(|(id, _)| id).collect();
-        if workers.len() < cx.pool.len() && !self.told_apart.get() {
-            let others: Vec<&str> =
-                cx.pool.iter().filter(|(id, _)| !workers.contains(id)).map(|(_, w)| &*w.info.name).collect();
+        if workers.len() < cx.pool.iter().filter(there).count() && !self.told_apart.get() {
+            let left_out = cx.pool.iter().filter(there).filter(|(id, _)| !workers.contains(id));
+            let others: Vec<&str> = left_out.map(|(_, w)| &*w.info.name).collect();
             let line = format!(
                 "GT_AUTO_SHARD: programs are divided over {} {kind} {} and not over {}: \
                  workers divide programs only with others of their kind that they can reach",

@@ -22,6 +22,8 @@ pub(super) struct Worker {
     pub sessions: BTreeSet<SessionId>,
     /// Sessions that call it home.
     pub homes: u64,
+    /// Nothing is heard of it just now: it is given nothing new where others can have it.
+    pub silent: bool,
     /// When work was last placed there, for turns among equals.
     placed: u64,
 }
@@ -49,7 +51,8 @@ impl Pool {
         let (whom, sessions) = (whom(&info), BTreeSet::new());
         self.state += 1;
         let position = self.free_position(&info.name);
-        let worker = Worker { info, whom, position, queued: 0, live_bytes: 0, sessions, homes: 0, placed: 0 };
+        let (queued, live_bytes, homes, silent, placed) = Default::default();
+        let worker = Worker { info, whom, position, queued, live_bytes, sessions, homes, silent, placed };
         self.workers.insert(id, worker);
     }
 
@@ -118,7 +121,7 @@ impl Pool {
     /// The worker with the least to do; equals take turns.
     pub fn least_loaded(&mut self) -> Option<WorkerId> {
         let load = |w: &Worker| w.live_bytes + (w.queued + w.homes) * PROGRAM_LOAD;
-        let (id, worker) = self.workers.iter_mut().min_by_key(|(_, w)| (load(w), w.placed))?;
+        let (id, worker) = self.workers.iter_mut().min_by_key(|(_, w)| (w.silent, load(w), w.placed))?;
         self.placements += 1;
         worker.placed = self.placements;
         Some(*id)

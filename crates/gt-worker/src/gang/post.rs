@@ -18,7 +18,7 @@ use gt_sync::{Condvar, Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Letters between ranks name no session: this bit is set where one would be, with the mesh.
 pub const LETTER: u64 = 1 << 63;
@@ -180,6 +180,8 @@ pub struct Desk {
     post: Arc<Post>,
     axes: Vec<Road>,
     all: Road,
+    /// Somebody else tells the others that the gang has failed.
+    told: AtomicBool,
 }
 
 /// How the ranks of a group reach each other.
@@ -369,24 +371,33 @@ impl Desk {
             })
             .collect();
         let all = line(shape.len(), (0..post.mesh.members.len() as u32).collect(), me);
-        Desk { gang, axes, all, post }
+        Desk { gang, axes, all, post, told: AtomicBool::new(false) }
     }
 
-    /// Tells the others that this rank has failed.
+    /// Tells the others that this rank has failed. Aside: one that does not answer holds up nobody.
     pub fn fail(&self, error: &PlanError) {
         self.post.ties.clear();
         self.post.inbox.fail(self.gang, error);
+        if self.told.swap(true, Ordering::Relaxed) {
+            return;
+        }
         let what = What::Failed(error.instr, error.error.clone());
-        let me = self.post.mesh.rank;
+        let (me, post) = (self.post.mesh.rank, self.post.clone());
         let head = Head { gang: self.gang, axis: 0, round: 0, from: me, what };
-        for to in (0..self.post.mesh.members.len() as u32).filter(|to| *to != me) {
-            // One that cannot be reached hears it from the dispatcher.
-            let _ = self.post.send(to, &head, &[]);
+        let tell = move || {
+            for to in (0..post.mesh.members.len() as u32).filter(|to| *to != me) {
+                // One that cannot be reached hears it from the dispatcher.
+                let _ = post.send(to, &head, &[]);
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("gt-tell".into()).spawn(tell) {
+            gt_ir::say!("gt worker: no thread to tell other workers of a failure: {error}");
         }
     }
 
     /// Fails this rank alone; the others were told.
     pub fn abandon(&self, error: &PlanError) {
+        self.told.store(true, Ordering::Relaxed);
         self.post.inbox.fail(self.gang, error);
         self.post.hang_up();
     }
