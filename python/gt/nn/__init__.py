@@ -125,7 +125,7 @@ from gt.nn.pads import (
 )
 from gt.nn.parameter import Buffer, Parameter
 from gt.nn.pools import LPPool1d, LPPool2d, LPPool3d, MaxUnpool1d, MaxUnpool2d, MaxUnpool3d
-from gt.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
+from gt.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNBase, RNNCell, RNNCellBase
 from gt.nn.resize import Upsample, UpsamplingBilinear2d, UpsamplingNearest2d
 from gt.nn.transformer import (
     MultiheadAttention,
@@ -277,7 +277,9 @@ __all__ = [
     "PoissonNLLLoss",
     "RMSNorm",
     "RNN",
+    "RNNBase",
     "RNNCell",
+    "RNNCellBase",
     "RReLU",
     "ReLU",
     "ReLU6",
