@@ -46,7 +46,7 @@ METHODS = {
             "trace unfold unsafe_chunk unsafe_split unsafe_split_with_sizes vsplit",
         ),
         (stat, "aminmax bincount corrcoef cov diff dist histc nanmean nansum"),
-        (create, "bernoulli multinomial"),
+        (create, "bernoulli multinomial new"),
     )
     for name in names.split()
 }

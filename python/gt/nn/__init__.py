@@ -1,6 +1,6 @@
 """Neural networks."""
 
-from gt.nn import functional, init, utils
+from gt.nn import attention, functional, init, parallel, utils
 from gt.nn.activations import (
     CELU,
     ELU,
@@ -105,6 +105,7 @@ from gt.nn.norms import (
     InstanceNorm2d,
     InstanceNorm3d,
     LocalResponseNorm,
+    SyncBatchNorm,
 )
 from gt.nn.pads import (
     CircularPad1d,
@@ -123,6 +124,7 @@ from gt.nn.pads import (
     ZeroPad2d,
     ZeroPad3d,
 )
+from gt.nn.parallel import DataParallel
 from gt.nn.parameter import Buffer, Parameter
 from gt.nn.pools import LPPool1d, LPPool2d, LPPool3d, MaxUnpool1d, MaxUnpool2d, MaxUnpool3d
 from gt.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNBase, RNNCell, RNNCellBase
@@ -196,6 +198,7 @@ __all__ = [
     "CosineEmbeddingLoss",
     "CosineSimilarity",
     "CrossEntropyLoss",
+    "DataParallel",
     "Dropout",
     "Dropout1d",
     "Dropout2d",
@@ -302,6 +305,7 @@ __all__ = [
     "Softplus",
     "Softshrink",
     "Softsign",
+    "SyncBatchNorm",
     "Tanh",
     "Tanhshrink",
     "Threshold",
@@ -322,6 +326,7 @@ __all__ = [
     "ZeroPad1d",
     "ZeroPad2d",
     "ZeroPad3d",
+    "attention",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "cross_entropy",
@@ -333,6 +338,7 @@ __all__ = [
     "log_softmax",
     "mse_loss",
     "nll_loss",
+    "parallel",
     "relu",
     "sigmoid",
     "silu",

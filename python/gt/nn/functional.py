@@ -210,7 +210,9 @@ def glu(input, dim=-1):
 
 def prelu(input, weight):
     """A leaky ReLU with a slope for each channel, or one for all."""
-    if weight.numel() > 1 and input.dim() > 1:
+    if weight.numel() == 1:
+        weight = weight.view(())
+    elif input.dim() > 1:
         weight = weight.view(-1, *[1] * (input.dim() - 2))
     return _gt.where(input >= 0, input, weight * input)
 

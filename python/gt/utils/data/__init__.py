@@ -1,7 +1,7 @@
 """Datasets and loaders, as `torch.utils.data` has them.
 
-A loader's workers are processes that make host tensors and start nothing: they create, stack, slice and pickle;
-anything else is an error there that says so.
+A loader's workers are processes that make host tensors and start nothing: they create, stack, slice, pad, write and
+pickle; anything else is an error there that says so.
 """
 
 from gt.utils.data.collate import default_collate, default_convert
@@ -13,6 +13,7 @@ from gt.utils.data.dataset import (
     TensorDataset,
     random_split,
 )
+from gt.utils.data.distributed import DistributedSampler
 from gt.utils.data.loader import DataLoader
 from gt.utils.data.sampler import (
     BatchSampler,
@@ -29,6 +30,7 @@ __all__ = [
     "ConcatDataset",
     "DataLoader",
     "Dataset",
+    "DistributedSampler",
     "IterableDataset",
     "RandomSampler",
     "Sampler",
