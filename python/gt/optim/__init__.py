@@ -4,7 +4,7 @@ from gt._gt import Tensor, _adam_step, _sgd_step
 from gt.optim import lr_scheduler
 from gt.optim.lbfgs import LBFGS
 from gt.optim.optimizer import Optimizer
-from gt.optim.others import ASGD, Adadelta, Adafactor, Adagrad, Adamax, NAdam, RAdam, RMSprop, Rprop
+from gt.optim.others import ASGD, Adadelta, Adafactor, Adagrad, Adamax, Muon, NAdam, RAdam, RMSprop, Rprop
 
 __all__ = [
     "ASGD",
@@ -16,6 +16,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "Adamax",
+    "Muon",
     "NAdam",
     "Optimizer",
     "RAdam",
