@@ -241,3 +241,45 @@ def test_errors_of_targets_have_pytorchs_types():
                 T.nn.functional.cross_entropy(T.zeros(shape), T.zeros(target, dtype=T.int64))
             kinds.append(caught.type)
         assert kinds[0] is kinds[1], (shape, target)
+
+
+def test_longer_paths():
+    from gt.autograd.variable import Variable
+    from gt.distributions.multivariate_normal import MultivariateNormal
+    from gt.nn.modules.batchnorm import _BatchNorm
+    from gt.nn.modules.conv import _ConvNd
+    from gt.nn.modules.loss import _Loss, _WeightedLoss
+    from gt.nn.modules.utils import _pair, _triple
+    from gt.nn.utils.clip_grad import clip_grad_norm_
+    from gt.optim.adamw import AdamW
+    from gt.utils.data.dataloader import DataLoader, default_collate
+
+    assert isinstance(nn.BatchNorm2d(2), _BatchNorm) and isinstance(nn.SyncBatchNorm(2), _BatchNorm)
+    assert nn.modules.batchnorm._BatchNorm is _BatchNorm and nn.modules.Linear is nn.Linear
+    assert isinstance(nn.Conv3d(1, 1, 1), _ConvNd) and isinstance(nn.Dropout2d(), nn.modules.dropout._DropoutNd)
+    assert isinstance(nn.NLLLoss(), _WeightedLoss) and issubclass(nn.MSELoss, _Loss)
+    assert _pair(3) == (3, 3) and _pair([1, 2]) == (1, 2) and _triple(1) == (1, 1, 1)
+    assert clip_grad_norm_ is nn.utils.clip_grad_norm_ and AdamW is gt.optim.AdamW
+    assert DataLoader is gt.utils.data.DataLoader and default_collate is gt.utils.data.default_collate
+    assert Variable is gt.autograd.Variable and MultivariateNormal is gt.distributions.MultivariateNormal
+
+
+def test_steps_that_are_profiled(tmp_path):
+    P = gt.profiler
+    said = P.schedule(wait=1, warmup=1, active=2, repeat=1, skip_first=1)
+    names = [said(i).name for i in range(7)]
+    assert names == ["NONE", "NONE", "WARMUP", "RECORD", "RECORD_AND_SAVE", "NONE", "NONE"]
+    traces = []
+
+    def ready(prof):
+        traces.append(sum(row["calls"] for row in prof.key_averages()))
+        P.tensorboard_trace_handler(tmp_path / "traces")(prof)
+
+    plan = P.schedule(wait=1, warmup=0, active=1)
+    with P.profile(activities=[P.ProfilerActivity.CPU], schedule=plan, on_trace_ready=ready, with_flops=True) as prof:
+        for _ in range(4):
+            (gt.rand(8, 8) @ gt.rand(8, 8)).sum().item()
+            prof.step()
+    assert len(traces) == 2 and min(traces) > 0 and len(list((tmp_path / "traces").iterdir())) == 2
+    with pytest.raises(ValueError, match="schedule"):
+        P.schedule(wait=0, warmup=0, active=0)

@@ -2,6 +2,7 @@
 
 from gt import _gt, profiler
 from gt._gt import Node, backward
+from gt._places import places as _places
 from gt.autograd import functional
 from gt.autograd.function import Function, once_differentiable
 from gt.autograd.grad_mode import enable_grad, inference_mode, no_grad, set_grad_enabled
@@ -93,3 +94,6 @@ class detect_anomaly(set_detect_anomaly):
 
     def __init__(self, check_nan=True):
         super().__init__(True, check_nan)
+
+
+_places(__name__, {"variable": __name__, "profiler": "gt.profiler"})

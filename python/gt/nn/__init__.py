@@ -336,6 +336,7 @@ __all__ = [
     "init",
     "l1_loss",
     "log_softmax",
+    "modules",
     "mse_loss",
     "nll_loss",
     "parallel",
@@ -348,3 +349,6 @@ __all__ = [
 ]
 
 functional._gather()
+
+# It offers what is above under longer paths.
+from gt.nn import modules  # noqa: E402

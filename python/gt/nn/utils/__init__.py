@@ -2,6 +2,7 @@
 
 from gt import _gt
 from gt._gt import Tensor
+from gt._places import places as _places
 from gt.autograd.grad_mode import no_grad
 from gt.nn.utils import parametrizations, parametrize, prune, rnn
 from gt.nn.utils.norms import remove_spectral_norm, remove_weight_norm, spectral_norm, weight_norm
@@ -98,3 +99,6 @@ def skip_init(module_cls, *args, **kwargs):
 
 # PyTorch's older name.
 clip_grad_norm = clip_grad_norm_
+
+
+_places(__name__, {"clip_grad": __name__, "convert_parameters": __name__})

@@ -4,6 +4,7 @@ A loader's workers are processes that make host tensors and start nothing: they 
 pickle; anything else is an error there that says so.
 """
 
+from gt._places import places as _places
 from gt.utils.data.collate import default_collate, default_convert
 from gt.utils.data.dataset import (
     ConcatDataset,
@@ -45,3 +46,6 @@ __all__ = [
     "get_worker_info",
     "random_split",
 ]
+
+
+dataloader = _places(__name__, {"dataloader": __name__})["dataloader"]
