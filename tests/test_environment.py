@@ -283,3 +283,9 @@ def test_steps_that_are_profiled(tmp_path):
     assert len(traces) == 2 and min(traces) > 0 and len(list((tmp_path / "traces").iterdir())) == 2
     with pytest.raises(ValueError, match="schedule"):
         P.schedule(wait=0, warmup=0, active=0)
+
+
+def test_settings_of_wrong_types():
+    for wrong in (lambda: nn.Softmax(dim=1.0), lambda: nn.LogSoftmax("1"), lambda: nn.HuberLoss(delta=1j)):
+        with pytest.raises(TypeError, match="must be"):
+            wrong()

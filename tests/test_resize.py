@@ -136,5 +136,23 @@ def test_what_is_refused(i):
     for library in libraries:
         with pytest.raises(error):
             f(library, library.zeros(1, 2, 4, 4))
-    with pytest.raises(NotImplementedError, match="antialias"):
-        F.interpolate(gt.zeros(1, 1, 4, 4), 2, mode="bilinear", antialias=True)
+
+
+@needs_torch
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize("given", [{"size": (3, 9)}, {"size": (7, 2)}, {"scale_factor": (0.4, 1.7)}, {"size": (11, 8)}])
+def test_antialias_against_torch(mode, corners, given):
+    def resized(T, x):
+        return T.nn.functional.interpolate(x, mode=mode, align_corners=corners, antialias=True, **given)
+
+    compare(resized, [draw((2, 3, 11, 8), "float64")])
+    x = draw((1, 1, 11, 8), "float32")
+    assert resized(gt, ours(x).half()).dtype is gt.float16
+
+
+def test_antialias_keeps_the_mean():
+    x = draw((1, 1, 12, 12), "float64")
+    check(F.interpolate(ours(x), (4, 3), mode="bilinear", antialias=True).mean(), x.mean(), (0.05, 0.05))
+    flat = F.interpolate(gt.full((1, 1, 9, 9), 3.0), 4, mode="bicubic", antialias=True)
+    check(flat, np.full((1, 1, 4, 4), 3, np.float32), (1e-6, 1e-6))

@@ -2,7 +2,7 @@
 
 import warnings
 
-from gt._gt import arange, float32, float64
+from gt._gt import arange, float32, float64, where
 from gt.nn import windows
 from gt.nn.module import Module
 
@@ -62,7 +62,25 @@ def _weighted(x, dim, taps):
     return sum(x.index_select(dim, place.long()) * weight.view(shape) for place, weight in taps)
 
 
-def _resized(input, sizes, factors, mode, align_corners):
+def _smoothed(x, dim, out, scale, cubic):
+    """Each element as a mean of all that it covers, which smaller images need against moire."""
+    n, wide, dtype = x.shape[dim], max(scale, 1.0), x.dtype
+    centre = ((arange(out, dtype=dtype) + 0.5) * scale).unsqueeze(1)
+    reach, places = (2 if cubic else 1) * wide, arange(n, dtype=dtype)
+    covered = (places >= (centre - reach + 0.5).floor()) & (places < (centre + reach + 0.5).floor())
+    away = ((places - centre + 0.5) / wide).abs()
+    if cubic:
+        a = -0.5
+        near, far = ((a + 2) * away - (a + 3)) * away * away + 1, (((away - 5) * away + 8) * away - 4) * a
+        weights = where(away < 1, near, far.masked_fill(away >= 2, 0.0))
+    else:
+        weights = (1 - away).clamp(min=0)
+    weights = weights.masked_fill(~covered, 0.0)
+    weights = weights / weights.sum(1, keepdim=True)
+    return (x.movedim(dim, -1) @ weights.T).movedim(-1, dim)
+
+
+def _resized(input, sizes, factors, mode, align_corners, antialias=False):
     # Places are found in the type in which PyTorch finds them: a rounding decides which element is the nearest.
     dtype = float64 if input.dtype == float64 else float32
     x = input.to(dtype) if input.is_floating_point() and mode not in _NEAREST else input
@@ -74,7 +92,9 @@ def _resized(input, sizes, factors, mode, align_corners):
             scale = 1 / factor if factor else n / out
         if out == n and scale == 1:
             continue
-        if mode in _NEAREST:
+        if antialias:
+            x = _smoothed(x, dim, out, scale, mode == "bicubic")
+        elif mode in _NEAREST:
             x = _nearest(x, dim, out, scale, mode == "nearest-exact", dtype)
         else:
             taps = _cubic_taps if mode == "bicubic" else _linear_taps
@@ -123,7 +143,6 @@ def _check(input, mode, align_corners, antialias):
     if antialias:
         if mode not in ("bilinear", "bicubic") or input.dim() != 4:
             raise ValueError("Anti-alias option is restricted to bilinear and bicubic modes and requires a 4-D tensor")
-        raise NotImplementedError("interpolate: antialias=True is not supported")
     wanted = _LINEAR.get(mode, 4 if mode == "bicubic" else None)
     if wanted is not None and input.dim() in (3, 4, 5) and input.dim() != wanted:
         raise NotImplementedError(f"Got {input.dim()}D input, but {mode} mode needs {wanted}D input")
@@ -154,7 +173,7 @@ def interpolate(
         )
     if mode == "area":
         return getattr(windows, f"adaptive_avg_pool{input.dim() - 2}d")(input, sizes)
-    return _resized(input, sizes, factors, mode, bool(align_corners))
+    return _resized(input, sizes, factors, mode, bool(align_corners), antialias)
 
 
 def _deprecated(name):
