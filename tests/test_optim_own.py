@@ -246,3 +246,17 @@ def test_a_line_search_over_what_is_flat():
 
     # It has no maximum: whatever is found, nothing is divided by zero.
     optimizer.step(closure)
+
+
+@each_library
+def test_names_of_all_parameters_or_of_none(library):
+    a, b = parameter(library), parameter(library)
+    with pytest.raises(ValueError, match="names are missing"):
+        library.optim.SGD([("a", a), b], lr=0.1)
+    for first, second in (([("a", a)], [b]), ([a], [("b", b)])):
+        optimizer = library.optim.SGD(first, lr=0.1)
+        with pytest.raises(ValueError, match="groups should be with/without names"):
+            optimizer.add_param_group({"params": second})
+    optimizer = library.optim.SGD([("a", a)], lr=0.1)
+    optimizer.add_param_group({"params": [("b", b)]})
+    assert [g["param_names"] for g in optimizer.param_groups] == [["a"], ["b"]]
