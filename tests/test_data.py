@@ -182,6 +182,23 @@ def test_a_worker_makes_host_tensors_and_starts_nothing():
     assert counts == [0] * 6
 
 
+def _filled(i):
+    x = gt.tensor([float(i), 1.0, 2.0])
+    padded = gt.nn.utils.rnn.pad_sequence([x, x[:2]], batch_first=True, padding_value=-1.0)
+    board = gt.zeros(2, 3)
+    board[0, 1:] = x[:2]
+    board[1] = 5
+    x[0] = 9
+    return padded, x.flip(0), board, gt.nn.functional.pad(x, (1, 0))
+
+
+def test_a_worker_pads_and_writes():
+    for i, batch in enumerate(DataLoader(Made(_filled), batch_size=None, num_workers=2)):
+        padded, flipped, board, wider = (t.tolist() for t in batch)
+        assert padded == [[i, 1, 2], [i, 1, -1]] and flipped == [2, 1, 9] and wider == [0, 9, 1, 2]
+        assert board == [[0, i, 1], [5, 5, 5]]
+
+
 parents = None
 
 

@@ -288,6 +288,62 @@ def test_scheduler_state_round_trip(kind, tmp_path):
 
 
 @needs_torch
+@pytest.mark.parametrize("kind", [kind for kind in SCHEDULERS if kind.startswith("cyclic")])
+def test_cyclic_state_goes_to_torch_and_back(kind):
+    mine, right = optimizer_of(gt), optimizer_of(torch)
+    a, b = SCHEDULERS[kind](schedulers, mine), SCHEDULERS[kind](torch.optim.lr_scheduler, right)
+    for _ in range(5):
+        mine.step()
+        a.step()
+    b.load_state_dict(a.state_dict())
+    a.load_state_dict(b.state_dict())
+    for _ in range(4):
+        a.step()
+        right.step()
+        b.step()
+        np.testing.assert_allclose(rates(mine), rates(right), rtol=1e-12)
+
+
+class Half:
+    """A height that is an object with state."""
+
+    def __init__(self, by):
+        self.by = by
+
+    def __call__(self, x):
+        return self.by
+
+
+def test_a_cyclic_height_that_is_an_object_is_saved():
+    a = schedulers.CyclicLR(optimizer_of(gt), 0.01, 0.1, scale_fn=Half(0.5))
+    b = schedulers.CyclicLR(optimizer_of(gt), 0.01, 0.1, scale_fn=Half(0.1))
+    b.load_state_dict(a.state_dict())
+    assert a.state_dict()["_scale_fn_custom"] == {"by": 0.5} and b._scale_fn.by == 0.5
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    "settings", [{}, {"nesterov": False, "weight_decay": 0.3}, {"adjust_lr_fn": "match_rms_adamw"}]
+)
+@pytest.mark.parametrize("shape", [(4, 7), (7, 4)])
+def test_muon_against_torch(settings, shape):
+    rng, seen = np.random.default_rng(0), []
+    start, grads = rng.standard_normal(shape), rng.standard_normal((6, *shape))
+    for T in (gt, torch):
+        p = T.nn.Parameter(T.from_numpy(start.copy()).float())
+        optimizer = T.optim.Muon([p], lr=0.02, **settings)
+        for grad in grads:
+            p.grad = T.from_numpy(grad).float()
+            optimizer.step()
+        state = optimizer.state_dict()
+        seen.append([p.detach(), state["state"][0]["momentum_buffer"], list(state["param_groups"][0])])
+    # The iteration runs in bfloat16.
+    check(*seen, (2e-3, 2e-3))
+    with pytest.raises(ValueError, match="2D parameters"):
+        gt.optim.Muon([gt.nn.Parameter(gt.ones(3))])
+
+
+@needs_torch
 @pytest.mark.parametrize("mode,threshold_mode", [("min", "rel"), ("max", "abs")])
 def test_plateau_against_torch(mode, threshold_mode):
     mine, right = optimizer_of(gt), optimizer_of(torch)

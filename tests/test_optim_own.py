@@ -3,7 +3,7 @@
 import warnings
 
 import pytest
-from helpers import torch
+from helpers import check, needs_torch, torch
 
 import gt
 
@@ -211,3 +211,52 @@ def test_schedulers_refuse_what_they_cannot_do(library):
             schedulers.OneCycleLR(optimizer, 0.5, steps)
     with pytest.raises(ValueError, match="expected 1 min_lrs, got 2"):
         schedulers.ReduceLROnPlateau(optimizer, min_lr=[1, 2])
+
+
+@needs_torch
+@pytest.mark.parametrize("search", [None, "strong_wolfe"])
+def test_lbfgs_keeps_a_rate_that_is_a_tensor(search):
+    seen = []
+    for T in (gt, torch):
+        x = T.tensor([1.5, -0.5], dtype=T.float64, requires_grad=True)
+        rate = T.tensor(0.1, dtype=T.float64)
+        optimizer = T.optim.LBFGS([x], lr=rate, max_iter=3, line_search_fn=search)
+
+        def closure(x=x, optimizer=optimizer):
+            optimizer.zero_grad()
+            loss = ((x - 3) ** 2 * (x.detach() * 0 + 1)).sum() + x.sin().sum()
+            loss.backward()
+            return loss
+
+        for _ in range(4):
+            optimizer.step(closure)
+        seen.append([x.detach(), rate])
+    check(*seen)
+
+
+def test_a_line_search_over_what_is_flat():
+    x = gt.tensor([1e200], dtype=gt.float64, requires_grad=True)
+    optimizer = gt.optim.LBFGS([x], maximize=True, line_search_fn="strong_wolfe")
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (x**2).sum()
+        loss.backward()
+        return loss
+
+    # It has no maximum: whatever is found, nothing is divided by zero.
+    optimizer.step(closure)
+
+
+@each_library
+def test_names_of_all_parameters_or_of_none(library):
+    a, b = parameter(library), parameter(library)
+    with pytest.raises(ValueError, match="names are missing"):
+        library.optim.SGD([("a", a), b], lr=0.1)
+    for first, second in (([("a", a)], [b]), ([a], [("b", b)])):
+        optimizer = library.optim.SGD(first, lr=0.1)
+        with pytest.raises(ValueError, match="groups should be with/without names"):
+            optimizer.add_param_group({"params": second})
+    optimizer = library.optim.SGD([("a", a)], lr=0.1)
+    optimizer.add_param_group({"params": [("b", b)]})
+    assert [g["param_names"] for g in optimizer.param_groups] == [["a"], ["b"]]

@@ -166,3 +166,10 @@ def test_images_of_bytes(mode, antialias):
         # PyTorch's weights are fixed-point numbers: what lies between two bytes may fall to either side.
         away = np.abs(mine.numpy().astype(int) - right.numpy().astype(int))
         assert away.max() <= 1 and away.mean() < 0.05
+
+
+def test_antialias_keeps_the_mean():
+    x = draw((1, 1, 12, 12), "float64")
+    check(F.interpolate(ours(x), (4, 3), mode="bilinear", antialias=True).mean(), x.mean(), (0.05, 0.05))
+    flat = F.interpolate(gt.full((1, 1, 9, 9), 3.0), 4, mode="bicubic", antialias=True)
+    check(flat, np.full((1, 1, 4, 4), 3, np.float32), (1e-6, 1e-6))

@@ -46,6 +46,32 @@ def test_structures_come_back():
         gt.save({(1, 2): 3}, io.BytesIO())
 
 
+def test_arrays_and_types_come_back():
+    drawn = np.random.RandomState(3).get_state()
+    thing = {
+        "state": drawn,
+        "wide": np.arange(6, dtype=np.uint16).reshape(2, 3).T,
+        "none": np.zeros((0, 2)),
+        "one": np.array(1 + 2j),
+        "dtype": gt.bfloat16,
+        "device": gt.device("cuda:1"),
+    }
+    file = io.BytesIO()
+    gt.save(thing, file)
+    file.seek(0)
+    back = gt.load(file)
+    for name in ("wide", "none", "one"):
+        assert back[name].dtype == thing[name].dtype and back[name].shape == thing[name].shape
+        np.testing.assert_array_equal(back[name], thing[name])
+    again, fresh = np.random.RandomState(0), np.random.RandomState(3)
+    again.set_state(back["state"])
+    assert again.rand() == fresh.rand()
+    back["wide"][0, 0] = 9
+    assert back["dtype"] is gt.bfloat16 and back["device"] == gt.device("cuda:1")
+    with pytest.raises(TypeError, match="got ndarray"):
+        gt.save([np.array([None])], io.BytesIO())
+
+
 def test_a_module_comes_back(tmp_path):
     net, other = gt.nn.Linear(3, 2), gt.nn.Linear(3, 2)
     gt.save(net.state_dict(), tmp_path / "net")

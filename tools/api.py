@@ -17,6 +17,7 @@ PARTS = [
     ("gt.nn.functional", "gt.nn.functional", "F"),
     ("gt.nn.utils.parametrize", "gt.nn.utils.parametrize", "gt.nn.utils.parametrize"),
     ("gt.nn.utils.parametrizations", "gt.nn.utils.parametrizations", "gt.nn.utils.parametrizations"),
+    ("gt.nn.utils.prune", "gt.nn.utils.prune", "gt.nn.utils.prune"),
     ("gt.nn.utils.rnn", "gt.nn.utils.rnn", "gt.nn.utils.rnn"),
     ("gt.optim", "gt.optim", "gt.optim"),
     ("gt.optim.lr_scheduler", "gt.optim.lr_scheduler", "gt.optim.lr_scheduler"),
@@ -25,8 +26,10 @@ PARTS = [
     ("gt.amp", "gt.amp", "gt.amp"),
     ("gt.autograd", "gt.autograd", "gt.autograd"),
     ("gt.autograd.functional", "gt.autograd.functional", "gt.autograd.functional"),
+    ("gt.func", "gt.func", "gt.func"),
     ("gt.distributions", "gt.distributions", "gt.distributions"),
     ("gt.utils.data", "gt.utils.data", "gt.utils.data"),
+    ("gt.testing", "gt.testing", "gt.testing"),
     ("gt.debug", "gt.debug", "gt.debug"),
     ("gt.profiler", "gt.profiler", "gt.profiler"),
 ]

@@ -112,7 +112,8 @@ def with_composed(text):
     body = body[: body.index(MARK)] if MARK in body else body
     for name in METHODS:
         # What Python puts in a core method's place is told with the others.
-        body = re.sub(rf"    def {name}\(.*?\) -> [^\n]*: \.\.\.\n", "", body, flags=re.DOTALL)
+        told = rf'    def {name}\(.*?\) -> [^\n]*:(?: \.\.\.\n|\n        """.*?"""\n)'
+        body = re.sub(told, "", body, flags=re.DOTALL)
     return text[:start] + body.rstrip() + "\n" + composed() + "\n" + text[end:]
 
 

@@ -38,6 +38,7 @@ from gt._gt import (
     frombuffer,
     full,
     full_like,
+    get_default_device,
     get_default_dtype,
     get_float32_matmul_precision,
     get_rng_state,
@@ -67,6 +68,7 @@ from gt._gt import (
     randperm,
     result_type,
     rms_norm,
+    set_default_device,
     set_default_dtype,
     set_float32_matmul_precision,
     set_printoptions,
@@ -277,15 +279,21 @@ from gt.composed.info import compile, finfo, iinfo  # noqa: E402
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gt import (
+        accelerator,
         amp,
         autograd,
         backends,
         client,
+        compiler,
         cuda,
         debug,
+        distributed,
         distributions,
+        func,
+        jit,
         launch,
         linalg,
+        multiprocessing,
         nn,
         optim,
         profiler,
@@ -293,9 +301,12 @@ if TYPE_CHECKING:
         serialization,
         signal,
         special,
+        testing,
         utils,
+        version,
     )
     from gt.amp import GradScaler, autocast, get_autocast_dtype, is_autocast_available, is_autocast_enabled
+    from gt.func import vmap
     from gt.serialization import load, save
     from gt.signal.config import (
         Config,
@@ -308,15 +319,21 @@ if TYPE_CHECKING:
     )
 
 _LAZY = {
+    "accelerator",
     "amp",
     "autograd",
     "backends",
     "client",
+    "compiler",
     "cuda",
     "debug",
+    "distributed",
     "distributions",
+    "func",
+    "jit",
     "launch",
     "linalg",
+    "multiprocessing",
     "nn",
     "optim",
     "profiler",
@@ -324,7 +341,9 @@ _LAZY = {
     "serialization",
     "signal",
     "special",
+    "testing",
     "utils",
+    "version",
 }
 # Functions of `gt.linalg` that PyTorch has here too.
 _LINALG = {
@@ -366,6 +385,8 @@ def __getattr__(name):
     if name in _CONFIG:
         # The package before what is in it: two threads that begin at either end would wait for one another.
         return getattr(import_module("gt.signal"), name)
+    if name == "vmap":
+        return import_module("gt.func").vmap
     if name in _LINALG:
         return getattr(import_module("gt.linalg"), _LINALG[name])
     if name.endswith("_") and not name.startswith("_") and hasattr(Tensor, name):

@@ -1034,10 +1034,6 @@ class Tensor:
     def true_divide(self, /, other: Tensor | SupportsFloat | SupportsIndex) -> Tensor: ...
     def trunc(self, /) -> Tensor: ...
     def trunc_(self, /) -> Tensor: ...
-    def type(self, /, dtype: _dtype | None = None) -> Any:
-        """
-        The type's name, or the tensor in another type.
-        """
     def type_as(self, /, other: Tensor) -> Any: ...
     def unbind(self, /, dim: SupportsIndex = 0, *, axis: SupportsIndex | None = None) -> builtins.tuple: ...
     def unflatten(self, /, dim: SupportsIndex, sizes: SupportsIndex | Sequence[SupportsIndex]) -> Tensor: ...
@@ -1222,6 +1218,7 @@ class Tensor:
     ) -> Any: ...
     def narrow_copy(input, dim: Any, start: Any, length: Any) -> Any: ...
     def negative_(self, *args, **kwargs) -> Any: ...
+    def new(self, *data) -> Any: ...
     def not_equal_(self, *args, **kwargs) -> Any: ...
     def pin_memory(self) -> Any: ...
     def pinverse(input, rcond: Any = ...) -> Any: ...
@@ -1275,6 +1272,7 @@ class Tensor:
     def trace(input) -> Any: ...
     def transpose_(self, *args, **kwargs) -> Any: ...
     def true_divide_(self, *args, **kwargs) -> Any: ...
+    def type(self, dtype: Any = ...) -> Any: ...
     def unfold(self, dimension: Any, size: Any, step: Any) -> Any: ...
     def unique(
         input, sorted: Any = ..., return_inverse: Any = ..., return_counts: Any = ..., dim: Any = ...
@@ -1324,7 +1322,12 @@ class device:
     """
     A device, as PyTorch programs name it.
     """
+    def __enter__(self, /) -> _device:
+        """
+        Makes it the device of what is made without one, for a `with` block.
+        """
     def __eq__(self, value: object, /) -> builtins.bool: ...
+    def __exit__(self, /, *error) -> None: ...
     def __hash__(self, /) -> builtins.int: ...
     def __ne__(self, value: object, /) -> builtins.bool: ...
     def __new__(cls, /, device: _device, index: SupportsIndex | None = None) -> _device: ...
@@ -1707,13 +1710,22 @@ def empty(
     requires_grad: builtins.bool = False,
     generator: Generator | None = None,
     pin_memory: builtins.bool = False,
+    layout: Any | None = None,
+    memory_format: Any | None = None,
 ) -> Tensor:
     """
     Zeros: memory is never handed out unwritten.
     """
 
 def empty_like(
-    input: Tensor, *, dtype: _dtype | None = None, device: _device | None = None, requires_grad: builtins.bool = False
+    input: Tensor,
+    *,
+    dtype: _dtype | None = None,
+    layout: Any | None = None,
+    device: _device | None = None,
+    requires_grad: builtins.bool = False,
+    pin_memory: builtins.bool = False,
+    memory_format: Any | None = None,
 ) -> Tensor: ...
 def eye(
     n: SupportsIndex,
@@ -1761,9 +1773,17 @@ def full_like(
     fill_value: SupportsFloat | SupportsIndex,
     *,
     dtype: _dtype | None = None,
+    layout: Any | None = None,
     device: _device | None = None,
     requires_grad: builtins.bool = False,
+    pin_memory: builtins.bool = False,
+    memory_format: Any | None = None,
 ) -> Tensor: ...
+def get_default_device() -> _device:
+    """
+    The device of what is made without one.
+    """
+
 def get_default_dtype() -> _dtype:
     """
     The type of floating-point tensors made without one.
@@ -1893,13 +1913,22 @@ def ones(
     requires_grad: builtins.bool = False,
     generator: Generator | None = None,
     pin_memory: builtins.bool = False,
+    layout: Any | None = None,
+    memory_format: Any | None = None,
 ) -> Tensor:
     """
     Ones.
     """
 
 def ones_like(
-    input: Tensor, *, dtype: _dtype | None = None, device: _device | None = None, requires_grad: builtins.bool = False
+    input: Tensor,
+    *,
+    dtype: _dtype | None = None,
+    layout: Any | None = None,
+    device: _device | None = None,
+    requires_grad: builtins.bool = False,
+    pin_memory: builtins.bool = False,
+    memory_format: Any | None = None,
 ) -> Tensor: ...
 def open_session(address: builtins.str, token: builtins.str | None = None) -> Session:
     """
@@ -1924,13 +1953,22 @@ def rand(
     requires_grad: builtins.bool = False,
     generator: Generator | None = None,
     pin_memory: builtins.bool = False,
+    layout: Any | None = None,
+    memory_format: Any | None = None,
 ) -> Tensor:
     """
     Uniform random numbers from [0, 1).
     """
 
 def rand_like(
-    input: Tensor, *, dtype: _dtype | None = None, device: _device | None = None, requires_grad: builtins.bool = False
+    input: Tensor,
+    *,
+    dtype: _dtype | None = None,
+    layout: Any | None = None,
+    device: _device | None = None,
+    requires_grad: builtins.bool = False,
+    pin_memory: builtins.bool = False,
+    memory_format: Any | None = None,
 ) -> Tensor: ...
 def randint(
     *args,
@@ -1954,13 +1992,22 @@ def randn(
     requires_grad: builtins.bool = False,
     generator: Generator | None = None,
     pin_memory: builtins.bool = False,
+    layout: Any | None = None,
+    memory_format: Any | None = None,
 ) -> Tensor:
     """
     Standard normal random numbers.
     """
 
 def randn_like(
-    input: Tensor, *, dtype: _dtype | None = None, device: _device | None = None, requires_grad: builtins.bool = False
+    input: Tensor,
+    *,
+    dtype: _dtype | None = None,
+    layout: Any | None = None,
+    device: _device | None = None,
+    requires_grad: builtins.bool = False,
+    pin_memory: builtins.bool = False,
+    memory_format: Any | None = None,
 ) -> Tensor: ...
 def randperm(
     n: SupportsIndex, *, dtype: _dtype | None = None, device: _device | None = None, generator: Generator | None = None
@@ -2003,6 +2050,11 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """
     `softmax(query @ key.T * scale + attn_mask) @ value`; a row that sees nothing gives zeros.
+    """
+
+def set_default_device(device: _device | None) -> None:
+    """
+    Sets the device of what is made without one in this thread; none is the CPU.
     """
 
 def set_default_dtype(d: _dtype) -> None:
@@ -2082,13 +2134,22 @@ def zeros(
     requires_grad: builtins.bool = False,
     generator: Generator | None = None,
     pin_memory: builtins.bool = False,
+    layout: Any | None = None,
+    memory_format: Any | None = None,
 ) -> Tensor:
     """
     Zeros.
     """
 
 def zeros_like(
-    input: Tensor, *, dtype: _dtype | None = None, device: _device | None = None, requires_grad: builtins.bool = False
+    input: Tensor,
+    *,
+    dtype: _dtype | None = None,
+    layout: Any | None = None,
+    device: _device | None = None,
+    requires_grad: builtins.bool = False,
+    pin_memory: builtins.bool = False,
+    memory_format: Any | None = None,
 ) -> Tensor: ...
 
 _dtype = dtype

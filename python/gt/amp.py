@@ -1,6 +1,7 @@
 """Mixed precision: products in a narrow type while parameters stay float32, and a scale that keeps small gradients of
 float16 from becoming zero."""
 
+import functools
 import math
 import warnings
 
@@ -8,7 +9,7 @@ from gt import _gt
 from gt._gt import Tensor
 from gt.autograd.grad_mode import _Mode, no_grad
 
-__all__ = ["GradScaler", "autocast", "is_autocast_available"]
+__all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd", "is_autocast_available"]
 
 # The type products are taken in unless one is given.
 _DEFAULTS = {"cuda": "float16", "cpu": "bfloat16"}
@@ -67,6 +68,47 @@ class autocast(_Mode):
     def __exit__(self, *error):
         _gt._set_autocast(*self._before.pop())
         return False
+
+
+def custom_fwd(fwd=None, *, device_type=None, cast_inputs=None):
+    """Decorates the `forward` of a `gt.autograd.Function`. With `cast_inputs` its floating-point arguments are cast
+    and `autocast` is off inside; its `backward`, under `custom_bwd`, casts as it does."""
+    if fwd is None:
+        return functools.partial(custom_fwd, device_type=device_type, cast_inputs=cast_inputs)
+
+    @functools.wraps(fwd)
+    def called(ctx, *args, **kwargs):
+        kind = device_type or "cuda"
+        ctx._autocast = is_autocast_enabled(kind), get_autocast_dtype(kind)
+        if cast_inputs is None or not ctx._autocast[0]:
+            return fwd(ctx, *args, **kwargs)
+        ctx._autocast = False, None
+        with autocast(kind, enabled=False):
+            return fwd(ctx, *_cast(args, cast_inputs), **_cast(kwargs, cast_inputs))
+
+    return called
+
+
+def custom_bwd(bwd=None, *, device_type=None):
+    """Decorates a `backward`: it runs under the `autocast` that its `forward` ran under."""
+    if bwd is None:
+        return functools.partial(custom_bwd, device_type=device_type)
+
+    @functools.wraps(bwd)
+    def called(ctx, *args, **kwargs):
+        enabled, dtype = ctx._autocast
+        with autocast(device_type or "cuda", dtype=dtype, enabled=enabled):
+            return bwd(ctx, *args, **kwargs)
+
+    return called
+
+
+def _cast(value, dtype):
+    if isinstance(value, Tensor):
+        return value.to(dtype) if value.is_floating_point() and value.dtype is not _gt.float64 else value
+    if isinstance(value, dict):
+        return {key: _cast(v, dtype) for key, v in value.items()}
+    return type(value)(_cast(v, dtype) for v in value) if isinstance(value, (list, tuple)) else value
 
 
 def _narrow(*tensors):

@@ -37,7 +37,8 @@ _HEADER_LIMIT = 100 << 20
 
 
 def save(obj, f):
-    """Writes tensors, and what numbers, strings, lists, tuples and dictionaries make of them, to a path or file."""
+    """Writes tensors, and what numbers, strings, arrays, lists, tuples and dictionaries make of them, to a path or
+    file."""
     tensors, metadata = {}, {}
     if isinstance(obj, dict) and obj and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in obj.items()):
         tensors = dict(obj)
@@ -90,9 +91,18 @@ def _describe(obj, tensors, path):
         return [kind, *(_describe(item, tensors, f"{path}[{i}]") for i, item in enumerate(obj))]
     if isinstance(obj, np.generic):
         return obj.item()
+    if isinstance(obj, np.ndarray) and obj.dtype.kind in "biufc":
+        # Its bytes: NumPy has types that tensors have not.
+        name = str(len(tensors))
+        tensors[name] = _gt.from_numpy(np.frombuffer(obj.tobytes(), np.uint8))
+        return ["array", name, obj.dtype.str, list(obj.shape)]
+    if isinstance(obj, _gt.dtype):
+        return ["dtype", obj.name]
+    if isinstance(obj, _gt.device):
+        return ["device", str(obj)]
     raise TypeError(
-        "save: expected tensors, numbers, strings, lists, tuples and dictionaries, got "
-        f"{type(obj).__name__} at {path}; of a module save its state_dict()"
+        "save: expected tensors, arrays, numbers, strings, lists, tuples and dictionaries, got "
+        f"{type(obj).__name__} at {path}; save the state_dict() of a module, and vars() of a namespace"
     )
 
 
@@ -102,6 +112,10 @@ def _rebuild(tree, tensors):
     kind, items = tree[0], tree[1:]
     if kind == "tensor":
         return tensors[items[0]]
+    if kind == "array":
+        return np.frombuffer(tensors[items[0]].numpy().tobytes(), np.dtype(items[1])).reshape(items[2]).copy()
+    if kind in ("dtype", "device"):
+        return getattr(_gt, items[0]) if kind == "dtype" else _gt.device(items[0])
     if kind == "dict":
         return {key: _rebuild(value, tensors) for key, value in items}
     rebuilt = [_rebuild(item, tensors) for item in items]

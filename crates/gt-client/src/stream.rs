@@ -14,7 +14,7 @@ use crate::session::Session;
 use crate::signal;
 use crate::value::{SETTLED, Value, ValueInner};
 use crate::wait::Unbroken;
-use gt_ir::{Arg, Args, Instr, Op, Result, Scalar, Slot, Structure, TensorId, Ty, Types, bail};
+use gt_ir::{Arg, Args, Instr, Op, Result, Scalar, ScatterMode, Slot, Structure, TensorId, Ty, Types, bail};
 use gt_sync::Mutex;
 use open::{Entry, Open, WINDOW};
 pub(crate) use past::{Past, Pasts, Way};
@@ -462,15 +462,18 @@ fn is_tile(op: &Op, args: &[RecordArg], start: Scalar) -> bool {
     matches!(args.first(), Some(RecordArg::Val(x)) if op.is_tile(&x.ty.shape, start.as_i64()))
 }
 
-/// What a data-loader worker does: it makes tensors, joins them and takes parts of them (C12).
+/// What a data-loader worker does: it makes tensors, joins and fills them, and takes and writes parts of them (C12).
 fn host_may(op: &Op) -> Result<()> {
     match op {
         Op::Full { .. } | Op::Arange { .. } | Op::Random { .. } | Op::Data { .. } | Op::Cast(_) => Ok(()),
-        Op::View(_) | Op::Concat { .. } | Op::Take { .. } => Ok(()),
+        Op::View(_) | Op::Concat { .. } | Op::Take { .. } | Op::Flip { .. } | Op::Pad { .. } | Op::Where => {
+            Ok(())
+        }
+        Op::Put { .. } | Op::TakePut { mode: ScatterMode::Set, .. } => Ok(()),
         other => bail!(
             Runtime,
-            "{}: a data-loader worker makes host tensors only: create, stack, slice, index and pickle them there, and \
-             compute in the main process, or with num_workers=0",
+            "{}: a data-loader worker makes host tensors only: create, stack, slice, pad, index, write and pickle them \
+             there, and compute in the main process, or with num_workers=0",
             other.text().to_lowercase()
         ),
     }

@@ -3,10 +3,16 @@
 use crate::errors::{Fault, Result, runtime_error, type_error};
 use pyo3::Borrowed;
 use pyo3::prelude::*;
-use pyo3::types::{PyInt, PyString};
+use pyo3::types::{PyInt, PyString, PyTuple};
+use std::cell::RefCell;
 
 const KINDS: [&str; 6] = ["cpu", "cuda", "mps", "xpu", "meta", "gt"];
 const NO_INDEX: u16 = u16::MAX;
+
+thread_local! {
+    /// The devices of what is made without one: that of `set_default_device`, then those of `with` blocks.
+    static DEFAULTS: RefCell<Vec<Device>> = const { RefCell::new(Vec::new()) };
+}
 
 /// A device as the user named it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -23,6 +29,11 @@ impl Device {
     #[inline]
     pub fn or(self, other: Device) -> Device {
         if self.kind == 0 { other } else { self }
+    }
+
+    /// The device of what is made without one.
+    pub fn default() -> Device {
+        DEFAULTS.with_borrow(|all| all.last().copied().unwrap_or(Device::CPU))
     }
 
     pub fn is_cpu(self) -> bool {
@@ -122,4 +133,36 @@ impl PyDevice {
     fn __reduce__(slf: Bound<'_, Self>) -> (Bound<'_, pyo3::types::PyType>, (String,)) {
         (slf.get_type(), (slf.get().0.text(),))
     }
+    /// Makes it the device of what is made without one, for a `with` block.
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        let default = Device::default();
+        DEFAULTS.with_borrow_mut(|all| {
+            if all.is_empty() {
+                all.push(default);
+            }
+            all.push(slf.get().0.settled());
+        });
+        slf
+    }
+
+    #[pyo3(signature = (*error))]
+    fn __exit__(&self, error: &Bound<PyTuple>) {
+        let _ = error;
+        DEFAULTS.with_borrow_mut(|all| all.pop());
+    }
+}
+
+/// Sets the device of what is made without one in this thread; none is the CPU.
+#[pyfunction]
+pub fn set_default_device(device: Option<Device>) {
+    DEFAULTS.with_borrow_mut(|all| {
+        all.clear();
+        all.push(device.map_or(Device::CPU, Device::settled));
+    });
+}
+
+/// The device of what is made without one.
+#[pyfunction]
+pub fn get_default_device() -> PyDevice {
+    PyDevice(Device::default())
 }

@@ -21,7 +21,7 @@ fn made(t: Tensor, device: Option<Device>, requires_grad: bool) -> Result<PyTens
     if requires_grad {
         t.set_requires_grad(true)?;
     }
-    Ok(PyTensor::on(t, device.map_or(Device::CPU, Device::settled)))
+    Ok(PyTensor::on(t, device.map_or_else(Device::default, Device::settled)))
 }
 
 fn or_float(dtype: Option<DTypeArg>) -> DType {
@@ -74,7 +74,7 @@ pub fn from_numpy(ndarray: &Bound<PyAny>, requires_grad: bool) -> Result<PyTenso
     }
     let t = array::from_array(ndarray)?;
     let t = if requires_grad && !t.dtype().is_float() { arith::cast(&t, default::float())? } else { t };
-    made(t, None, requires_grad)
+    made(t, Some(Device::CPU), requires_grad)
 }
 
 /// A tensor with the elements of a buffer.
@@ -97,7 +97,7 @@ pub fn frombuffer(
         ));
     }
     let ty = gt_ir::Ty::new(dtype.0, [n]);
-    made(create::from_bytes(ty, bytes[offset..offset + n * size].to_vec())?, None, requires_grad)
+    made(create::from_bytes(ty, bytes[offset..offset + n * size].to_vec())?, Some(Device::CPU), requires_grad)
 }
 
 fn sizes(args: &Bound<PyTuple>, size: Option<DimsArg>) -> Result<Dims> {
@@ -111,7 +111,8 @@ macro_rules! fills {
     ($($(#[$doc:meta])* $name:ident $dims:ident, $dtype:ident => $make:expr;)*) => {
         $($(#[$doc])*
         #[pyfunction]
-        #[pyo3(signature = (*shape, size = None, dtype = None, device = None, requires_grad = false, generator = None, pin_memory = false))]
+        #[allow(clippy::too_many_arguments)]
+        #[pyo3(signature = (*shape, size = None, dtype = None, device = None, requires_grad = false, generator = None, pin_memory = false, layout = None, memory_format = None))]
         pub fn $name(
             shape: &Bound<PyTuple>,
             size: Option<DimsArg>,
@@ -120,8 +121,10 @@ macro_rules! fills {
             requires_grad: bool,
             generator: Option<&Bound<PyGenerator>>,
             pin_memory: bool,
+            layout: Option<&Bound<PyAny>>,
+            memory_format: Option<&Bound<PyAny>>,
         ) -> Result<PyTensor> {
-            let _ = pin_memory;
+            let _ = (pin_memory, layout, memory_format);
             let $dims = crate::convert::shape(stringify!($name), &sizes(shape, size)?)?;
             let $dtype = or_float(dtype);
             drawn(generator, || made($make?, device, requires_grad))
@@ -146,13 +149,17 @@ macro_rules! likes {
     ($($(#[$doc:meta])* $name:ident $x:ident, $dtype:ident => $make:expr;)*) => {
         $($(#[$doc])*
         #[pyfunction]
-        #[pyo3(signature = (input, *, dtype = None, device = None, requires_grad = false))]
+        #[pyo3(signature = (input, *, dtype = None, layout = None, device = None, requires_grad = false, pin_memory = false, memory_format = None))]
         pub fn $name(
             input: &PyTensor,
             dtype: Option<DTypeArg>,
+            layout: Option<&Bound<PyAny>>,
             device: Option<Device>,
             requires_grad: bool,
+            pin_memory: bool,
+            memory_format: Option<&Bound<PyAny>>,
         ) -> Result<PyTensor> {
+            let _ = (layout, pin_memory, memory_format);
             let ($x, $dtype) = (&input.t, dtype.map(|d| d.0));
             made($make?, device.or(Some(input.device())), requires_grad)
         })*
@@ -181,20 +188,25 @@ pub fn full(
         (Some(d), _) => d.0,
         (None, Scalar::Bool(_)) => DType::Bool,
         (None, Scalar::Int(_)) if !requires_grad => DType::I64,
-        (None, _) => DType::F32,
+        (None, _) => default::float(),
     };
     made(create::full(shape("full", &size.0)?, fill_value.0, dtype)?, device, requires_grad)
 }
 
 #[pyfunction]
-#[pyo3(signature = (input, fill_value, *, dtype = None, device = None, requires_grad = false))]
+#[pyo3(signature = (input, fill_value, *, dtype = None, layout = None, device = None, requires_grad = false, pin_memory = false, memory_format = None))]
+#[allow(clippy::too_many_arguments)]
 pub fn full_like(
     input: &PyTensor,
     fill_value: Num,
     dtype: Option<DTypeArg>,
+    layout: Option<&Bound<PyAny>>,
     device: Option<Device>,
     requires_grad: bool,
+    pin_memory: bool,
+    memory_format: Option<&Bound<PyAny>>,
 ) -> Result<PyTensor> {
+    let _ = (layout, pin_memory, memory_format);
     let t = create::full_like(&input.t, fill_value.0, dtype.map(|d| d.0))?;
     made(t, device.or(Some(input.device())), requires_grad)
 }

@@ -35,7 +35,7 @@ mod _gt {
         backward, grad, is_grad_enabled, is_inference_mode_enabled,
     };
     #[pymodule_export]
-    use crate::device::PyDevice;
+    use crate::device::{PyDevice, get_default_device, set_default_device};
     #[pymodule_export]
     use crate::dtype::PyDType;
     #[pymodule_export]

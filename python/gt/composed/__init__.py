@@ -62,7 +62,7 @@ METHODS = {
             "tensor_split trace unfold unsafe_chunk unsafe_split unsafe_split_with_sizes vsplit",
         ),
         (stat, "aminmax bincount corrcoef cov diff dist histc histogram nanmean nansum"),
-        (create, "bernoulli multinomial"),
+        (create, "bernoulli multinomial new"),
     )
     for name in names.split()
 }

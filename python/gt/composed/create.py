@@ -9,11 +9,13 @@ from gt.composed.info import iinfo
 __all__ = [
     "bartlett_window",
     "blackman_window",
+    "fill",
     "hamming_window",
     "hann_window",
     "logspace",
     "normal",
     "randint_like",
+    "range",
     "scalar_tensor",
 ]
 
@@ -28,6 +30,28 @@ def bernoulli(self, p=None, *, generator=None):
     if p is not None and not 0 <= p <= 1:
         raise RuntimeError(f"bernoulli: expected p between 0 and 1, got {p}")
     return _gt.bernoulli(self if p is None else _gt.full_like(self, p), generator=generator)
+
+
+def fill(input, value):
+    """A number in the shape of a tensor."""
+    return _gt.zeros_like(input).fill_(value)
+
+
+def range(start=0, end=None, step=1, *, dtype=None, device=None, requires_grad=False):
+    """Numbers from `start` to `end`, both included; `arange` leaves out the end."""
+    start, end = (0, start) if end is None else (start, end)
+    count = int((end - start) / step) + 1
+    if count < 1:
+        raise RuntimeError(f"range: expected bounds that go along the step, got {start}, {end} and {step}")
+    out = start + step * _gt.arange(count, dtype=dtype or _gt.get_default_dtype(), device=device)
+    return out.requires_grad_() if requires_grad else out
+
+
+def new(self, *data):
+    """A tensor of the same type, of these sizes or with this data."""
+    if len(data) == 1 and not isinstance(data[0], int):
+        return self.new_tensor(data[0])
+    return self.new_zeros(*data or (0,))
 
 
 def logspace(start, end, steps, base=10.0, *, dtype=None, device=None, requires_grad=False):

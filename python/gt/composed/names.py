@@ -18,9 +18,11 @@ __all__ = [
     "adjoint",
     "can_cast",
     "channels_last",
+    "channels_last_3d",
     "conj",
     "conj_physical",
     "contiguous_format",
+    "get_num_interop_threads",
     "get_num_threads",
     "imag",
     "initial_seed",
@@ -32,7 +34,11 @@ __all__ = [
     "resolve_conj",
     "resolve_neg",
     "seed",
+    "set_default_tensor_type",
+    "set_flush_denormal",
+    "set_num_interop_threads",
     "set_num_threads",
+    "set_warn_always",
     "strided",
     "typename",
     "use_deterministic_algorithms",
@@ -52,24 +58,61 @@ class _Word:
 strided = _Word("strided")
 preserve_format = _Word("preserve_format")
 contiguous_format = _Word("contiguous_format")
-channels_last = _Word("channels_last")
+channels_last, channels_last_3d = _Word("channels_last"), _Word("channels_last_3d")
 
 
-def _of_type(dtype):
-    """`gt.FloatTensor(2, 3)` and `gt.FloatTensor([1, 2])`: sizes, or data, in one type."""
+class _Typed(type):
+    """The class of `gt.FloatTensor` and its kin: tensors of one type. Called with sizes or data, it makes one."""
 
-    def make(*data):
+    dtype: object
+
+    def __call__(cls, *data):
         if len(data) == 1 and not isinstance(data[0], int):
-            return _gt.tensor(data[0], dtype=dtype)
-        return _gt.zeros(*data or (0,), dtype=dtype)
+            return _gt.tensor(data[0], dtype=cls.dtype)
+        return _gt.zeros(*data or (0,), dtype=cls.dtype)
 
-    return make
+    def __instancecheck__(cls, value):
+        return isinstance(value, Tensor) and value.dtype == cls.dtype
+
+    def __repr__(cls):
+        return f"gt.{cls.__name__}"
 
 
-BoolTensor, ByteTensor, CharTensor = _of_type(_gt.bool), _of_type(_gt.uint8), _of_type(_gt.int8)
-ShortTensor, IntTensor, LongTensor = _of_type(_gt.int16), _of_type(_gt.int32), _of_type(_gt.int64)
-HalfTensor, BFloat16Tensor = _of_type(_gt.float16), _of_type(_gt.bfloat16)
-FloatTensor, DoubleTensor = _of_type(_gt.float32), _of_type(_gt.float64)
+def _of_type(name, dtype):
+    return _Typed(name, (), {"dtype": dtype, "__module__": "gt"})
+
+
+BoolTensor, ByteTensor = _of_type("BoolTensor", _gt.bool), _of_type("ByteTensor", _gt.uint8)
+CharTensor, ShortTensor = _of_type("CharTensor", _gt.int8), _of_type("ShortTensor", _gt.int16)
+IntTensor, LongTensor = _of_type("IntTensor", _gt.int32), _of_type("LongTensor", _gt.int64)
+HalfTensor, BFloat16Tensor = _of_type("HalfTensor", _gt.float16), _of_type("BFloat16Tensor", _gt.bfloat16)
+FloatTensor, DoubleTensor = _of_type("FloatTensor", _gt.float32), _of_type("DoubleTensor", _gt.float64)
+_TYPED = {
+    t.__name__: t
+    for t in (
+        *(BoolTensor, ByteTensor, CharTensor, ShortTensor, IntTensor, LongTensor),
+        *(HalfTensor, BFloat16Tensor, FloatTensor, DoubleTensor),
+    )
+}
+_type = Tensor.type
+
+
+def _said_type(what):
+    """The dtype that `gt.FloatTensor`, `"torch.FloatTensor"` and their kin mean; others as they are."""
+    if isinstance(what, _Typed):
+        return what.dtype
+    found = _TYPED.get(what.rpartition(".")[2]) if isinstance(what, str) else None
+    return what if found is None else found.dtype
+
+
+def type_(self, dtype=None):
+    """The name of the tensor's type, or the tensor in another type."""
+    return _type(self) if dtype is None else _type(self, _said_type(dtype))
+
+
+def set_default_tensor_type(t):
+    """Sets the type of floating-point tensors made without one, by the class of tensors of that type."""
+    _gt.set_default_dtype(_said_type(t))
 
 
 def _kind(dtype):
@@ -133,6 +176,22 @@ def initial_seed():
 def get_num_threads():
     """The threads of the largest worker."""
     return max((worker["threads"] for worker in _gt._stats()["workers"]), default=1)
+
+
+get_num_interop_threads = get_num_threads
+
+
+def set_num_interop_threads(num):
+    """Taken: the threads are the workers'."""
+
+
+def set_flush_denormal(mode):
+    """False: numbers near zero are kept as they are."""
+    return False
+
+
+def set_warn_always(b):
+    """Taken: Python's `warnings` decides what is shown again."""
 
 
 def set_num_threads(num):
@@ -227,6 +286,7 @@ def _replaced(name):
 
 
 METHODS = {
+    "type": type_,
     "get_device": get_device,
     "is_inference": is_inference,
     "is_pinned": is_pinned,

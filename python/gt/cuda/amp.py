@@ -2,8 +2,9 @@
 
 from gt import amp
 from gt._gt import float16
+from gt.amp import custom_bwd, custom_fwd
 
-__all__ = ["GradScaler", "autocast"]
+__all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd"]
 
 
 class autocast(amp.autocast):

@@ -1,6 +1,6 @@
 """Neural networks."""
 
-from gt.nn import functional, init, utils
+from gt.nn import attention, functional, init, parallel, utils
 from gt.nn.activations import (
     CELU,
     ELU,
@@ -106,6 +106,7 @@ from gt.nn.norms import (
     InstanceNorm2d,
     InstanceNorm3d,
     LocalResponseNorm,
+    SyncBatchNorm,
 )
 from gt.nn.pads import (
     CircularPad1d,
@@ -124,9 +125,10 @@ from gt.nn.pads import (
     ZeroPad2d,
     ZeroPad3d,
 )
+from gt.nn.parallel import DataParallel
 from gt.nn.parameter import Buffer, Parameter
 from gt.nn.pools import LPPool1d, LPPool2d, LPPool3d, MaxUnpool1d, MaxUnpool2d, MaxUnpool3d
-from gt.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
+from gt.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNBase, RNNCell, RNNCellBase
 from gt.nn.resize import Upsample, UpsamplingBilinear2d, UpsamplingNearest2d
 from gt.nn.transformer import (
     MultiheadAttention,
@@ -197,6 +199,7 @@ __all__ = [
     "CosineEmbeddingLoss",
     "CosineSimilarity",
     "CrossEntropyLoss",
+    "DataParallel",
     "Dropout",
     "Dropout1d",
     "Dropout2d",
@@ -279,7 +282,9 @@ __all__ = [
     "PoissonNLLLoss",
     "RMSNorm",
     "RNN",
+    "RNNBase",
     "RNNCell",
+    "RNNCellBase",
     "RReLU",
     "ReLU",
     "ReLU6",
@@ -302,6 +307,7 @@ __all__ = [
     "Softplus",
     "Softshrink",
     "Softsign",
+    "SyncBatchNorm",
     "Tanh",
     "Tanhshrink",
     "Threshold",
@@ -322,6 +328,7 @@ __all__ = [
     "ZeroPad1d",
     "ZeroPad2d",
     "ZeroPad3d",
+    "attention",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "cross_entropy",
@@ -331,8 +338,10 @@ __all__ = [
     "init",
     "l1_loss",
     "log_softmax",
+    "modules",
     "mse_loss",
     "nll_loss",
+    "parallel",
     "relu",
     "sigmoid",
     "silu",
@@ -342,3 +351,6 @@ __all__ = [
 ]
 
 functional._gather()
+
+# It offers what is above under longer paths.
+from gt.nn import modules  # noqa: E402

@@ -209,6 +209,8 @@ class Softplus(Module):
 class _AlongDim(Module):
     def __init__(self, dim=None):
         super().__init__()
+        if dim is not None and not isinstance(dim, int):
+            raise TypeError(f"dim must be an int or None, got: {type(dim).__name__}")
         self.dim = dim
 
     def extra_repr(self):

@@ -31,16 +31,17 @@ def batch_norm(input, running_mean, running_var, weight=None, bias=None, trainin
     x = _wide(input)
     dims = [0, *range(2, x.dim())]
     count = x.numel() // max(1, x.shape[1])
+    if eps <= 0.0:
+        raise ValueError(f"batch_norm eps must be positive, but got {eps}")
     if training:
         if count == 1:
             raise ValueError(f"Expected more than 1 value per channel when training, got input size {input.shape}")
         mean, var = x.mean(dims), x.var(dims, correction=0)
         with no_grad():
-            # What has no elements moves nothing.
-            running_mean, running_var = (running_mean, running_var) if count else (None, None)
-            if running_mean is not None:
+            # An empty batch moves nothing.
+            if running_mean is not None and count:
                 running_mean.lerp_(mean.detach().to(running_mean.dtype), momentum)
-            if running_var is not None:
+            if running_var is not None and count:
                 whole = var.detach() * (count / (count - 1))
                 running_var.lerp_(whole.to(running_var.dtype), momentum)
     else:
@@ -194,6 +195,23 @@ class BatchNorm2d(_BatchNorm):
 
 class BatchNorm3d(_BatchNorm):
     _ranks = (5,)
+
+
+class SyncBatchNorm(_BatchNorm):
+    """Batch norm of any rank. Every batch norm is over the whole batch here, however the dispatcher divides it."""
+
+    _ranks = (2, 3, 4, 5)
+
+    @classmethod
+    def convert_sync_batchnorm(cls, module, process_group=None):
+        """A network with its batch norms as these, with the same parameters."""
+        new = module
+        if isinstance(module, _BatchNorm) and not isinstance(module, cls):
+            new = cls.__new__(cls)
+            new.__setstate__(dict(module.__dict__))
+        for name, child in module.named_children():
+            new.add_module(name, cls.convert_sync_batchnorm(child, process_group))
+        return new
 
 
 class _InstanceNorm(_RunningNorm):

@@ -1,10 +1,11 @@
 """Optimizers: one step is one call into the core, for all parameters."""
 
 from gt._gt import Tensor, _adam_step, _sgd_step
+from gt._places import places as _places
 from gt.optim import lr_scheduler
 from gt.optim.lbfgs import LBFGS
 from gt.optim.optimizer import Optimizer
-from gt.optim.others import ASGD, Adadelta, Adafactor, Adagrad, Adamax, NAdam, RAdam, RMSprop, Rprop
+from gt.optim.others import ASGD, Adadelta, Adafactor, Adagrad, Adamax, Muon, NAdam, RAdam, RMSprop, Rprop
 
 __all__ = [
     "ASGD",
@@ -16,6 +17,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "Adamax",
+    "Muon",
     "NAdam",
     "Optimizer",
     "RAdam",
@@ -199,3 +201,6 @@ class AdamW(Adam):
         super().load_state_dict(state_dict)
         for group in self.param_groups:
             group["decoupled_weight_decay"] = True
+
+
+_places(__name__, dict.fromkeys(("adadelta", "adagrad", "adam", "adamax", "adamw", "rmsprop", "sgd"), __name__))

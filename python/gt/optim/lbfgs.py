@@ -79,7 +79,7 @@ class LBFGS(Optimizer):
             direction = self._direction(gradient, state, group["history_size"])
             before, state["prev_loss"] = loss, loss
             state["prev_flat_grad"] = gradient
-            step = group["lr"]
+            step = float(group["lr"])
             if state["n_iter"] == 1:
                 step *= min(1.0, 1.0 / float(gradient.abs().sum()))
             state["d"], state["t"] = direction, step
@@ -163,11 +163,15 @@ def minimum(a, b, bounds=None):
     low, high = bounds or sorted((a.step, b.step))
     if a.step > b.step:
         a, b = b, a
+    if a.step == b.step:
+        return (low + high) / 2.0
     middle = a.slope + b.slope - 3 * (a.loss - b.loss) / (a.step - b.step)
     square = middle**2 - a.slope * b.slope
     if not square >= 0:
         return (low + high) / 2.0
     root = math.sqrt(square)
+    if b.slope - a.slope + 2 * root == 0:
+        return (low + high) / 2.0
     step = b.step - (b.step - a.step) * ((b.slope + root - middle) / (b.slope - a.slope + 2 * root))
     return min(max(step, low), high)
 

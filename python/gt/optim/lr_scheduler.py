@@ -444,8 +444,15 @@ class CyclicLR(LRScheduler):
 
     def state_dict(self):
         state = super().state_dict()
-        state.pop("_scale_fn")
+        own = state.pop("_scale_fn")
+        state["_scale_fn_custom"] = None if own is None or _is_function(own) else dict(own.__dict__)
         return state
+
+    def load_state_dict(self, state_dict):
+        saved = state_dict.get("_scale_fn_custom")
+        super().load_state_dict({k: v for k, v in state_dict.items() if k != "_scale_fn_custom"})
+        if saved is not None:
+            self._scale_fn.__dict__.update(saved)
 
     def _height(self, x):
         if self._scale_fn is not None:

@@ -81,9 +81,18 @@ class Optimizer:
         if isinstance(params, set):
             raise TypeError("optimizer parameters need to be organized in ordered collections, but a set has no order")
         params = [params] if isinstance(params, Tensor) else list(params)
-        if params and all(isinstance(p, tuple) and len(p) == 2 for p in params):
+        named = [isinstance(p, tuple) and len(p) == 2 for p in params]
+        if any(named) and not all(named):
+            raise ValueError("all optimizer params should be with/without names. Some param names are missing")
+        if any(named):
             group["param_names"] = [name for name, _ in params]
             params = [p for _, p in params]
+        names = "param_names" in group
+        if self.param_groups and names != ("param_names" in self.param_groups[0]):
+            raise ValueError(
+                "all optimizer param groups should be with/without names. cannot add param group "
+                f"{'with' if names else 'without'} names to the optimizer"
+            )
         group["params"] = params
         known = {id(p) for g in self.param_groups for p in g["params"]}
         for p in params:

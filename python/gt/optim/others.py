@@ -277,6 +277,69 @@ class ASGD(_Each):
         return super()._loaded(name, value, param)
 
 
+class Muon(Optimizer):
+    """Steps of a momentum whose directions all count alike: matrices only."""
+
+    def __init__(
+        self,
+        params,
+        lr=1e-3,
+        weight_decay=0.1,
+        momentum=0.95,
+        nesterov=True,
+        ns_coefficients=(3.4445, -4.7750, 2.0315),
+        eps=1e-7,
+        ns_steps=5,
+        adjust_lr_fn=None,
+    ):
+        _check(lr=lr, weight_decay=weight_decay, momentum=momentum)
+        if adjust_lr_fn not in (None, "original", "match_rms_adamw", "spectral_unclamped"):
+            raise ValueError(f"Adjust learning rate function {adjust_lr_fn} is not supported")
+        if ns_steps >= 100:
+            raise ValueError("Number of steps must be less than 100 for computational efficiency")
+        if len(ns_coefficients) != 3:
+            raise ValueError("Coefficients must be a tuple of exactly 3 values")
+        settings = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "nesterov": nesterov}
+        settings.update(ns_coefficients=ns_coefficients, eps=eps, ns_steps=ns_steps, adjust_lr_fn=adjust_lr_fn)
+        super().__init__(params, settings)
+        for p in (p for group in self.param_groups for p in group["params"]):
+            if p.dim() != 2:
+                raise ValueError(
+                    f"Muon only supports 2D parameters whereas we found a parameter with size: {list(p.shape)}"
+                )
+
+    @no_grad()
+    def _step(self, group):
+        lr, momentum = float(group["lr"]), group["momentum"]
+        for p in group["params"]:
+            if p.grad is None:
+                continue
+            state, grad = self.state[p], p.grad
+            if "momentum_buffer" not in state:
+                state["momentum_buffer"] = zeros_like(grad)
+            mean = state["momentum_buffer"].lerp_(grad, 1 - momentum)
+            update = self._even(grad.lerp(mean, momentum) if group["nesterov"] else mean, group)
+            rows, columns = p.shape
+            scale = {
+                "match_rms_adamw": 0.2 * math.sqrt(max(rows, columns)),
+                "spectral_unclamped": math.sqrt(rows / columns),
+            }.get(group["adjust_lr_fn"], math.sqrt(max(1, rows / columns)))
+            p.mul_(1 - lr * group["weight_decay"])
+            p.add_(update, alpha=-lr * scale)
+
+    def _even(self, matrix, group):
+        """A matrix whose singular values are near one, by Newton's and Schulz's iteration."""
+        a, b, c = group["ns_coefficients"]
+        tall = matrix.shape[0] > matrix.shape[1]
+        x = matrix.bfloat16()
+        x = x.T if tall else x
+        x = x / x.norm().clamp(min=group["eps"])
+        for _ in range(group["ns_steps"]):
+            square = x @ x.T
+            x = x.addmm(square.addmm(square, square, beta=b, alpha=c), x, beta=a)
+        return x.T if tall else x
+
+
 class Adafactor(_Each):
     """Squares of gradients kept for rows and columns instead of every number; steps as large as the parameters say."""
 

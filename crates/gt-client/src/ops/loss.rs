@@ -7,7 +7,7 @@ use super::pointwise::{clamp, xlogy};
 use super::{activation, apply, bin, reduce};
 use crate::Tensor;
 use crate::autograd::{Var, grad_enabled, record_all};
-use gt_ir::{Binary, DType, Op, Operand, Operands, Result, Scalar, Shape, Unary, bail, norm_dim};
+use gt_ir::{Binary, DType, Error, Op, Operand, Operands, Result, Scalar, Shape, Unary, bail, norm_dim};
 use smallvec::smallvec;
 
 /// What becomes of the elements' losses.
@@ -188,12 +188,17 @@ fn classes_of(log_p: &Tensor, target: &Tensor) -> Result<usize> {
     let batch: gt_ir::Shape =
         log_p.shape().iter().enumerate().filter(|(d, _)| *d != classes).map(|(_, &n)| n).collect();
     if log_p.ndim() == 0 || *target.shape() != batch {
-        bail!(
-            Value,
+        let text = format!(
             "nll_loss: expected input {} to go with a target of {batch}, got {}",
             log_p.shape(),
             target.shape()
         );
+        if target.shape() == log_p.shape() {
+            bail!(Runtime, "{text}; a target of class probabilities must be of a floating-point type");
+        }
+        // PyTorch's type where the sizes of the batches differ.
+        let batches = [log_p, target].map(|t| t.shape().first().copied());
+        return Err(if batches[0] == batches[1] { Error::Runtime(text) } else { Error::Value(text) });
     }
     if !matches!(target.dtype(), DType::I64 | DType::I32 | DType::U8) {
         bail!(

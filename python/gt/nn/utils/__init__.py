@@ -2,8 +2,10 @@
 
 from gt import _gt
 from gt._gt import Tensor
+from gt._places import places as _places
 from gt.autograd.grad_mode import no_grad
-from gt.nn.utils import parametrizations, parametrize, rnn
+from gt.nn.utils import parametrizations, parametrize, prune, rnn
+from gt.nn.utils.norms import remove_spectral_norm, remove_weight_norm, spectral_norm, weight_norm
 
 __all__ = [
     "clip_grad_norm_",
@@ -13,8 +15,14 @@ __all__ = [
     "parametrizations",
     "parametrize",
     "parameters_to_vector",
+    "prune",
+    "remove_spectral_norm",
+    "remove_weight_norm",
     "rnn",
+    "skip_init",
+    "spectral_norm",
     "vector_to_parameters",
+    "weight_norm",
 ]
 
 
@@ -82,3 +90,15 @@ def vector_to_parameters(vector, parameters):
     for p in parameters:
         p.data.copy_(vector[at : at + p.numel()].view(p.shape))
         at += p.numel()
+
+
+def skip_init(module_cls, *args, **kwargs):
+    """A module whose parameters have no particular values: here, those of its class."""
+    return module_cls(*args, **kwargs)
+
+
+# PyTorch's older name.
+clip_grad_norm = clip_grad_norm_
+
+
+_places(__name__, {"clip_grad": __name__, "convert_parameters": __name__})

@@ -1,9 +1,10 @@
 """Datasets and loaders, as `torch.utils.data` has them.
 
-A loader's workers are processes that make host tensors and start nothing: they create, stack, slice and pickle;
-anything else is an error there that says so.
+A loader's workers are processes that make host tensors and start nothing: they create, stack, slice, pad, write and
+pickle; anything else is an error there that says so.
 """
 
+from gt._places import places as _places
 from gt.utils.data.collate import default_collate, default_convert
 from gt.utils.data.dataset import (
     ConcatDataset,
@@ -13,6 +14,7 @@ from gt.utils.data.dataset import (
     TensorDataset,
     random_split,
 )
+from gt.utils.data.distributed import DistributedSampler
 from gt.utils.data.loader import DataLoader
 from gt.utils.data.sampler import (
     BatchSampler,
@@ -29,6 +31,7 @@ __all__ = [
     "ConcatDataset",
     "DataLoader",
     "Dataset",
+    "DistributedSampler",
     "IterableDataset",
     "RandomSampler",
     "Sampler",
@@ -43,3 +46,6 @@ __all__ = [
     "get_worker_info",
     "random_split",
 ]
+
+
+dataloader = _places(__name__, {"dataloader": __name__})["dataloader"]

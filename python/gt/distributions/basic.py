@@ -17,7 +17,6 @@ __all__ = [
     "LogNormal",
     "Normal",
     "Uniform",
-    "kl_divergence",
 ]
 
 
@@ -31,7 +30,10 @@ def _together(*values):
 class Distribution:
     """What distributions share: a batch of them, each of events of one shape."""
 
-    has_rsample = False
+    has_rsample: object = False
+    # What PyTorch's distributions say of their parameters and values: nobody looks.
+    arg_constraints: dict = {}
+    support = None
 
     def __init__(self, batch_shape=(), event_shape=(), validate_args=None):
         self.batch_shape, self.event_shape = Size(batch_shape), Size(event_shape)
@@ -57,6 +59,12 @@ class Distribution:
     @property
     def stddev(self):
         return self.variance.sqrt()
+
+    def sample_n(self, n):
+        return self.sample((n,))
+
+    def perplexity(self):
+        return self.entropy().exp()
 
     def __repr__(self):
         names = ("loc", "scale", "low", "high", "rate", "probs", "logits")
@@ -289,6 +297,10 @@ class Independent(Distribution):
         cut = len(base_distribution.batch_shape) - reinterpreted_batch_ndims
         super().__init__(shape[:cut], shape[cut:])
 
+    @property
+    def has_rsample(self):
+        return self.base_dist.has_rsample
+
     def _summed(self, t):
         return t.sum(tuple(range(-self._dims, 0))) if self._dims else t
 
@@ -311,47 +323,3 @@ class Independent(Distribution):
     @property
     def variance(self):
         return self.base_dist.variance
-
-
-def _normals(p, q):
-    ratio = (p.scale / q.scale) ** 2
-    return 0.5 * (ratio + ((p.loc - q.loc) / q.scale) ** 2 - 1 - ratio.log())
-
-
-def _categories(p, q):
-    gap = p.probs * (p.logits - q.logits)
-    return gap.masked_fill(p.probs == 0, 0.0).sum(-1)
-
-
-def _bernoullis(p, q):
-    ones = p.probs * ((-q.logits).softplus() - (-p.logits).softplus())
-    return ones + (1 - p.probs) * (q.logits.softplus() - p.logits.softplus())
-
-
-def _uniforms(p, q):
-    inside = (q.low <= p.low) & (q.high >= p.high)
-    return _gt.where(inside, ((q.high - q.low) / (p.high - p.low)).log(), math.inf)
-
-
-def _exponentials(p, q):
-    ratio = q.rate / p.rate
-    return ratio - 1 - ratio.log()
-
-
-_DIVERGENCES = {
-    Normal: _normals,
-    LogNormal: _normals,
-    Categorical: _categories,
-    Bernoulli: _bernoullis,
-    Uniform: _uniforms,
-    Exponential: _exponentials,
-}
-
-
-def kl_divergence(p, q):
-    """How many nats are lost if `q` is taken for `p`."""
-    if isinstance(p, Independent) and isinstance(q, Independent):
-        return p._summed(kl_divergence(p.base_dist, q.base_dist))
-    if type(p) is not type(q) or type(p) not in _DIVERGENCES:
-        raise NotImplementedError(f"kl_divergence: no rule for {type(p).__name__} and {type(q).__name__}")
-    return _DIVERGENCES[type(p)](p, q)
