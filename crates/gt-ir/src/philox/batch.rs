@@ -11,22 +11,21 @@ const LOW: u64 = 0xFFFF_FFFF;
 /// The blocks at `counter` and after it.
 #[inline(always)]
 pub fn blocks(key: u64, counter: u64) -> Words {
-    let mut c: Words = [[0; BATCH]; 4];
-    for b in 0..BATCH {
-        let at = counter.wrapping_add(b as u64);
-        (c[0][b], c[1][b]) = (at & LOW, at >> 32);
-    }
+    let at = |b: usize| counter.wrapping_add(b as u64);
+    let (mut c0, mut c1) = (std::array::from_fn(|b| at(b) & LOW), std::array::from_fn(|b| at(b) >> 32));
+    let (mut c2, mut c3) = ([0; BATCH], [0; BATCH]);
     let (mut k0, mut k1) = (key & LOW, key >> 32);
     for _ in 0..10 {
-        for b in 0..BATCH {
-            let (p0, p1) = (0xD251_1F53 * c[0][b], 0xCD9E_8D57 * c[2][b]);
-            (c[0][b], c[1][b]) = ((p1 >> 32) ^ c[1][b] ^ k0, p1 & LOW);
-            (c[2][b], c[3][b]) = ((p0 >> 32) ^ c[3][b] ^ k1, p0 & LOW);
+        let words = c0.iter_mut().zip(&mut c1).zip(c2.iter_mut().zip(&mut c3));
+        for ((c0, c1), (c2, c3)) in words {
+            let (p0, p1) = (0xD251_1F53 * *c0, 0xCD9E_8D57 * *c2);
+            (*c0, *c1) = ((p1 >> 32) ^ *c1 ^ k0, p1 & LOW);
+            (*c2, *c3) = ((p0 >> 32) ^ *c3 ^ k1, p0 & LOW);
         }
         k0 = (k0 + 0x9E37_79B9) & LOW;
         k1 = (k1 + 0xBB67_AE85) & LOW;
     }
-    c
+    [c0, c1, c2, c3]
 }
 
 /// In [0, 1) from a word, for f32.
@@ -91,10 +90,10 @@ mod tests {
     #[test]
     fn blocks_are_those_of_one_at_a_time() {
         for (key, counter) in [(7, 0), (u64::MAX - 5, u64::MAX - 3), (1 << 40, (1 << 32) - 5)] {
-            let many = blocks(key, counter);
-            for b in 0..BATCH {
-                let one = block(key, counter.wrapping_add(b as u64));
-                assert_eq!(one.map(u64::from), [many[0][b], many[1][b], many[2][b], many[3][b]]);
+            let [w0, w1, w2, w3] = blocks(key, counter);
+            let ones = (0..BATCH as u64).map(|b| block(key, counter.wrapping_add(b)).map(u64::from));
+            for (b, one) in ones.enumerate() {
+                assert_eq!(one, [w0[b], w1[b], w2[b], w3[b]]);
             }
         }
     }
