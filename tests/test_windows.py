@@ -69,6 +69,14 @@ CASES = {
         *F.adaptive_max_pool1d(s, 3, True),
         *F.adaptive_max_pool3d(x.view(2, 2, 2, 6, 7), (1, 4, 7), True),
     ),
+    "adaptive even": lambda F, x, w, v, s: (
+        F.adaptive_avg_pool2d(x[0], (2, 1)),
+        F.adaptive_avg_pool2d(x[..., :6], (3, 6)),
+        F.adaptive_avg_pool1d(s, 3),
+        F.adaptive_avg_pool3d(x.view(2, 2, 2, 6, 7), (1, 3, 3)),
+        *F.adaptive_max_pool2d(x[0].round(), 1, True),
+        F.adaptive_max_pool1d(s, 1),
+    ),
     "adaptive ties": lambda F, x, w, v, s: F.adaptive_max_pool2d(x.round(), (3, 2)) + 0 * x.sum(),
     "indices by name": lambda F, x, w, v, s: (
         *F.max_pool2d_with_indices(x, 3, 2),
@@ -168,6 +176,14 @@ def test_folding_counts_the_windows():
     ones = gt.ones(1, 1, 4, 4)
     counts = F.fold(F.unfold(ones, 3), (4, 4), 3)
     assert counts[0, 0].tolist() == [[1, 2, 2, 1], [2, 4, 4, 2], [2, 4, 4, 2], [1, 2, 2, 1]]
+
+
+def test_adaptive_means_round_once():
+    x = ours(draw((2, 3, 32, 32), "float32")).half()
+    check(F.adaptive_avg_pool2d(x, 1).flatten(1), x.flatten(2).mean(2))
+    with pytest.raises(RuntimeError, match="output_size must be greater than or equal to 0"):
+        F.adaptive_avg_pool2d(x, (-1, 2))
+    assert F.adaptive_max_pool2d(x, (0, 2)).shape == (2, 3, 0, 2) == F.adaptive_avg_pool2d(x, (0, 2)).shape
 
 
 def test_a_small_network_learns():

@@ -181,6 +181,15 @@ def _adaptive(name, rank, input, output_size, reduce, numbered=False):
     """Windows whose sizes differ by one at most, so that there are as many as asked for."""
     x = _with_batch(name, input, rank)
     wanted = [n if want is None else want for n, want in zip(x.shape[2:], each(output_size, rank))]
+    if any(want < 0 for want in wanted):
+        raise RuntimeError(f"{name}: elements of output_size must be greater than or equal to 0, got {wanted}")
+    if reduce is _mean:
+        x = _even_means(x, wanted)
+    elif all(want == 1 for want in wanted) and 0 not in x.shape[2:]:
+        # Each channel is one window, where an element has the number of its place.
+        rows = x.flatten(2).max(2)
+        parts = tuple(part.reshape(*input.shape[:-rank], *[1] * rank) for part in rows)
+        return parts if numbered else parts[0]
     parts = (x, _numbers(x)) if numbered else (x,)
     # The last dimension first, so that of equal elements the first one counts.
     for dim in range(rank + 1, 1, -1):
@@ -190,12 +199,25 @@ def _adaptive(name, rank, input, output_size, reduce, numbered=False):
         if want and n % want == 0:
             parts = reduce(dim + 1, *(part.unflatten(dim, (want, n // want)) for part in parts))
             continue
+        if want == 0:
+            parts = tuple(part.narrow(dim, 0, 0) for part in parts)
+            continue
         cuts = [(i * n // want, -(-(i + 1) * n // want)) for i in range(want)]
         pieces = [reduce(dim, *(part.narrow(dim, a, b - a) for part in parts)) for a, b in cuts]
         parts = tuple(stack(list(of), dim) for of in zip(*pieces))
     if input.dim() == rank + 1:
         parts = tuple(part.squeeze(0) for part in parts)
     return parts if numbered else parts[0]
+
+
+def _even_means(x, wanted):
+    """With the means, in one pass, of all dimensions that windows of one size divide."""
+    sizes, within = [], []
+    for n, want in zip(x.shape[2:], wanted):
+        even = want not in (0, n) and n % want == 0
+        sizes += [want, n // want] if even else [n]
+        within += [len(sizes) + 1] if even else []
+    return x.reshape(*x.shape[:2], *sizes).mean(within) if within else x
 
 
 def _numbers(x):
