@@ -52,6 +52,14 @@ CASES = {
     "conv": lambda F, x, w, v, s: F.conv2d(x, w, stride=(2, 1), padding=(1, 0), dilation=(1, 2)),
     "conv same": lambda F, x, w, v, s: F.conv2d(x, w, padding="same"),
     "conv groups": lambda F, x, w, v, s: F.conv2d(x, v, groups=2, padding=1),
+    "conv of every channel": lambda F, x, w, v, s: (
+        F.conv2d(x, w[:, :1], v[:, 0, 0, 0], padding=1, groups=4),
+        F.conv2d(x, v[:, :1], padding=(1, 2), dilation=(2, 1), stride=(1, 2), groups=4),
+        F.conv2d(x[0], w[:, :1], padding="same", groups=4),
+        F.conv1d(s, w[:, :1, 0], padding=4, groups=4),
+        F.conv3d(x.view(2, 2, 2, 6, 7), w[:2, :1, None], groups=2),
+        F.conv_transpose2d(x, v[:, :1], stride=2, padding=1, groups=4),
+    ),
     "conv1d": lambda F, x, w, v, s: F.conv1d(s, w[:, :, 0], stride=2, padding=1),
     "conv without a batch": lambda F, x, w, v, s: F.conv2d(x[0], w),
     "transposed": lambda F, x, w, v, s: F.conv_transpose2d(x, w, stride=2, padding=1, output_padding=1),
@@ -176,6 +184,24 @@ def test_folding_counts_the_windows():
     ones = gt.ones(1, 1, 4, 4)
     counts = F.fold(F.unfold(ones, 3), (4, 4), 3)
     assert counts[0, 0].tolist() == [[1, 2, 2, 1], [2, 4, 4, 2], [2, 4, 4, 2], [1, 2, 2, 1]]
+
+
+@needs_torch
+def test_convolutions_of_every_channel_have_second_derivatives():
+    seen = []
+    for functions, make, library in ((F, ours, gt), (torch.nn.functional, theirs, torch)):
+        x, w = make(draw((2, 4, 6, 7), "float64"), grad=True), make(draw((4, 1, 3, 2), "float64"), grad=True)
+        out = functions.conv2d(x, w, padding=(2, 1), dilation=(1, 2), groups=4)
+        grads = library.autograd.grad((out**3).sum(), (x, w), create_graph=True)
+        seen.append(library.autograd.grad(sum((g * g).sum() for g in grads), (x, w)))
+    check(*seen)
+
+
+def test_convolutions_of_every_channel_round_halves_once():
+    x, w = ours(draw((2, 4, 6, 7), "float32")).half(), ours(draw((4, 1, 3, 3), "float32")).half()
+    out = F.conv2d(x, w, padding=1, groups=4)
+    assert out.dtype == gt.float16 and out.is_contiguous()
+    check(out, F.conv2d(x.float(), w.float(), padding=1, groups=4).half())
 
 
 def test_adaptive_means_round_once():

@@ -5,6 +5,7 @@ import math
 
 from gt._gt import arange, stack
 from gt.amp import _narrow
+from gt.nn.depthwise import Depthwise, _padded
 
 __all__ = [
     "adaptive_avg_pool1d",
@@ -34,13 +35,6 @@ __all__ = [
 def each(value, rank):
     """A size for each spatial dimension."""
     return (value,) * rank if isinstance(value, int) else tuple(value)
-
-
-def _padded(x, pads, value=0.0):
-    """With (before, after) more elements in each spatial dimension, or fewer where that is negative."""
-    if not any(n for pair in pads for n in pair):
-        return x
-    return x.pad([n for pair in reversed(pads) for n in pair], "constant", value)
 
 
 def _keys(kernel, stride, dilation, out):
@@ -83,19 +77,30 @@ def _conv(name, rank, input, weight, bias, stride, padding, dilation, groups):
         pads = _same_pads(kernel, stride, dilation)
     else:
         pads = [(p, p) for p in each(0 if padding == "valid" else padding, rank)]
-    x = _padded(x, pads)
-    out = [(n - d * (k - 1) - 1) // s + 1 for n, k, d, s in zip(x.shape[2:], kernel, dilation, stride)]
+    sizes = [n + sum(pair) for n, pair in zip(x.shape[2:], pads)]
+    out = [(n - d * (k - 1) - 1) // s + 1 for n, k, d, s in zip(sizes, kernel, dilation, stride)]
     if any(n < 1 for n in out):
-        raise RuntimeError(f"{name}: the kernel {list(kernel)} can't be larger than the input {list(x.shape[2:])}")
+        raise RuntimeError(f"{name}: the kernel {list(kernel)} can't be larger than the input {sizes}")
     batch, channels, filters = x.shape[0], x.shape[1], weight.shape[0]
+    alike = x.dtype == weight.dtype and x.is_floating_point()
+    if groups == channels == filters and alike and math.prod(stride) <= 4:
+        # The few places that strides pass over are cheaper than columns.
+        result = Depthwise.apply(x, weight, pads, dilation)
+        if any(s != 1 for s in stride):
+            result = result[(..., *(slice(None, None, s) for s in stride))].contiguous()
+        return _finished(result, bias, input)
+    x = _padded(x, pads)
     columns = stack(list(_shifted(x, kernel, stride, dilation, out)), 2)
     depth = channels // groups * math.prod(kernel)
     columns = columns.reshape(batch, groups, depth, math.prod(out))
     result = weight.reshape(groups, filters // groups, depth) @ columns
-    result = result.reshape(batch, filters, *out)
+    return _finished(result.reshape(batch, filters, *out), bias, input)
+
+
+def _finished(result, bias, input):
     if bias is not None:
-        result = result + bias.view(-1, *[1] * rank)
-    return result.squeeze(0) if input.dim() == rank + 1 else result
+        result = result + bias.view(-1, *[1] * (result.dim() - 2))
+    return result.squeeze(0) if input.dim() < result.dim() else result
 
 
 def _spread(x, stride):
