@@ -60,6 +60,13 @@ CASES = {
         F.conv3d(x.view(2, 2, 2, 6, 7), w[:2, :1, None], groups=2),
         F.conv_transpose2d(x, v[:, :1], stride=2, padding=1, groups=4),
     ),
+    "conv with many places": lambda F, x, w, v, s: (
+        F.conv2d(x, w.reshape(2, 4, 6, 3), stride=(1, 2), padding=2, dilation=(1, 3)),
+        F.conv2d(x, w.reshape(2, 4, 3, 6), stride=(4, 1), padding=(3, 0), dilation=(2, 1)),
+        F.conv2d(x, w.reshape(4, 2, 3, 6), stride=(3, 6), padding=(0, 3), groups=2),
+        F.conv3d(x.view(2, 2, 2, 6, 7), w.reshape(4, 2, 2, 3, 3), stride=(1, 2, 3), padding=1),
+        F.conv1d(s, w.reshape(2, 4, 18)[..., :12], stride=5, padding=4),
+    ),
     "conv1d": lambda F, x, w, v, s: F.conv1d(s, w[:, :, 0], stride=2, padding=1),
     "conv without a batch": lambda F, x, w, v, s: F.conv2d(x[0], w),
     "transposed": lambda F, x, w, v, s: F.conv_transpose2d(x, w, stride=2, padding=1, output_padding=1),

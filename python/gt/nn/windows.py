@@ -5,6 +5,7 @@ import math
 
 from gt._gt import arange, stack
 from gt.amp import _narrow
+from gt.nn.columns import columns
 from gt.nn.depthwise import Depthwise, _padded
 
 __all__ = [
@@ -90,10 +91,14 @@ def _conv(name, rank, input, weight, bias, stride, padding, dilation, groups):
             result = result[(..., *(slice(None, None, s) for s in stride))].contiguous()
         return _finished(result, bias, input)
     x = _padded(x, pads)
-    columns = stack(list(_shifted(x, kernel, stride, dilation, out)), 2)
     depth = channels // groups * math.prod(kernel)
-    columns = columns.reshape(batch, groups, depth, math.prod(out))
-    result = weight.reshape(groups, filters // groups, depth) @ columns
+    if math.prod(kernel) > 9:
+        # Of many places, each dimension's own are fewer passes, forward and backward.
+        seen = columns(x, kernel, stride, dilation, out)
+    else:
+        seen = stack(list(_shifted(x, kernel, stride, dilation, out)), 2)
+    seen = seen.reshape(batch, groups, depth, math.prod(out))
+    result = weight.reshape(groups, filters // groups, depth) @ seen
     return _finished(result.reshape(batch, filters, *out), bias, input)
 
 
