@@ -194,14 +194,25 @@ def test_folding_counts_the_windows():
 
 
 @needs_torch
-def test_convolutions_of_every_channel_have_second_derivatives():
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_convolutions_have_second_derivatives(groups):
     seen = []
     for functions, make, library in ((F, ours, gt), (torch.nn.functional, theirs, torch)):
-        x, w = make(draw((2, 4, 6, 7), "float64"), grad=True), make(draw((4, 1, 3, 2), "float64"), grad=True)
-        out = functions.conv2d(x, w, padding=(2, 1), dilation=(1, 2), groups=4)
+        x, w = make(draw((2, 4, 6, 7), "float64"), grad=True), make(draw((4, 4 // groups, 3, 2), "float64"), grad=True)
+        out = functions.conv2d(x, w, padding=(2, 1), dilation=(1, 2), groups=groups)
         grads = library.autograd.grad((out**3).sum(), (x, w), create_graph=True)
         seen.append(library.autograd.grad(sum((g * g).sum() for g in grads), (x, w)))
     check(*seen)
+
+
+def test_gradients_of_convolutions_are_no_narrower_inside_autocast():
+    x, w = ours(draw((2, 4, 6, 7), "float32"), grad=True), ours(draw((4, 4, 3, 3), "float32"), grad=True)
+    out = F.conv2d(x, w)
+    right = gt.autograd.grad((out * out).sum(), (x, w), retain_graph=True)
+    with gt.autocast("cpu"):
+        grads = gt.autograd.grad((out * out).sum(), (x, w))
+    assert [g.dtype for g in grads] == [gt.float32] * 2
+    check(grads, right)
 
 
 def test_convolutions_of_every_channel_round_halves_once():

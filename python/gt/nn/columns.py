@@ -1,13 +1,30 @@
 """What stands under windows, as columns: one dimension after another, so that rows are copied where places would be."""
 
+import itertools
+import math
+
 from gt._gt import stack
 from gt.autograd.function import Function
 from gt.nn.depthwise import _padded, _wide
 
 
+def _keys(kernel, stride, dilation, out):
+    """For every place of the window, the slices of what stands there as it slides."""
+    for place in itertools.product(*(range(k) for k in kernel)):
+        slices = (slice(p * d, p * d + (n - 1) * s + 1, s) for p, d, n, s in zip(place, dilation, out, stride))
+        yield (..., *slices)
+
+
+def _shifted(x, kernel, stride, dilation, out):
+    """For every place of the window, the elements that stand there as it slides."""
+    return (x[key] for key in _keys(kernel, stride, dilation, out))
+
+
 def columns(x, kernel, stride, dilation, out):
-    """(batch, channels, *kernel, *out) of (batch, channels, *sizes): what every place of the window sees."""
-    # The last dimension first: what is copied for the others is in one piece then.
+    """What every place of the window sees of (batch, channels, *sizes): places after the channels, then `out`."""
+    if math.prod(kernel) <= 9:
+        return stack(list(_shifted(x, kernel, stride, dilation, out)), 2)
+    # Of many places, each dimension's own are fewer passes, the last first: the others copy what is in one piece.
     for dim in range(len(kernel) - 1, -1, -1):
         x = _Places.apply(x, dim - len(kernel), kernel[dim], stride[dim], dilation[dim], out[dim])
     return x

@@ -1,11 +1,11 @@
 """Convolutions and pooling as products and reductions of shifted views: every place of a window is a strided slice."""
 
-import itertools
 import math
 
 from gt._gt import arange, stack
 from gt.amp import _narrow
-from gt.nn.columns import columns
+from gt.nn.columns import _shifted, columns
+from gt.nn.convolution import Convolution, product
 from gt.nn.depthwise import Depthwise, _padded
 
 __all__ = [
@@ -36,18 +36,6 @@ __all__ = [
 def each(value, rank):
     """A size for each spatial dimension."""
     return (value,) * rank if isinstance(value, int) else tuple(value)
-
-
-def _keys(kernel, stride, dilation, out):
-    """For every place of the window, the slices of what stands there as it slides."""
-    for place in itertools.product(*(range(k) for k in kernel)):
-        slices = (slice(p * d, p * d + (n - 1) * s + 1, s) for p, d, n, s in zip(place, dilation, out, stride))
-        yield (..., *slices)
-
-
-def _shifted(x, kernel, stride, dilation, out):
-    """For every place of the window, the elements that stand there as it slides."""
-    return (x[key] for key in _keys(kernel, stride, dilation, out))
 
 
 def _with_batch(name, x, rank):
@@ -82,7 +70,7 @@ def _conv(name, rank, input, weight, bias, stride, padding, dilation, groups):
     out = [(n - d * (k - 1) - 1) // s + 1 for n, k, d, s in zip(sizes, kernel, dilation, stride)]
     if any(n < 1 for n in out):
         raise RuntimeError(f"{name}: the kernel {list(kernel)} can't be larger than the input {sizes}")
-    batch, channels, filters = x.shape[0], x.shape[1], weight.shape[0]
+    channels, filters = x.shape[1], weight.shape[0]
     alike = x.dtype == weight.dtype and x.is_floating_point()
     if groups == channels == filters and alike and math.prod(stride) <= 4:
         # The few places that strides pass over are cheaper than columns.
@@ -90,16 +78,10 @@ def _conv(name, rank, input, weight, bias, stride, padding, dilation, groups):
         if any(s != 1 for s in stride):
             result = result[(..., *(slice(None, None, s) for s in stride))].contiguous()
         return _finished(result, bias, input)
-    x = _padded(x, pads)
-    depth = channels // groups * math.prod(kernel)
-    if math.prod(kernel) > 9:
-        # Of many places, each dimension's own are fewer passes, forward and backward.
-        seen = columns(x, kernel, stride, dilation, out)
-    else:
-        seen = stack(list(_shifted(x, kernel, stride, dilation, out)), 2)
-    seen = seen.reshape(batch, groups, depth, math.prod(out))
-    result = weight.reshape(groups, filters // groups, depth) @ seen
-    return _finished(result.reshape(batch, filters, *out), bias, input)
+    if filters <= channels and alike and math.prod(stride) == 1 < math.prod(kernel):
+        return _finished(Convolution.apply(x, weight, pads, dilation, groups), bias, input)
+    seen = columns(_padded(x, pads), kernel, stride, dilation, out)
+    return _finished(product(weight, seen, groups), bias, input)
 
 
 def _finished(result, bias, input):
