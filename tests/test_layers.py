@@ -59,6 +59,8 @@ CASES = {
         plain,
     ),
     "group norm": (lambda nn: nn.GroupNorm(2, 4), [(3, 4, 5)], plain),
+    "group norm of images": (lambda nn: nn.GroupNorm(3, 6), [(2, 6, 4, 3)], plain),
+    "group norm without weights": (lambda nn: nn.GroupNorm(1, 4, affine=False), [(3, 4, 5)], plain),
     "instance norm": (lambda nn: nn.InstanceNorm1d(4, affine=True), [(3, 4, 5)], plain),
     "rnn": (lambda nn: nn.RNN(3, 4, nonlinearity="relu"), [(6, 2, 3)], plain),
     "lstm": (lambda nn: nn.LSTM(3, 4, num_layers=2, batch_first=True, bidirectional=True), [(2, 6, 3)], lstm),
@@ -125,6 +127,21 @@ def test_batch_norm_by_hand():
     assert norm.num_batches_tracked.item() == 1
     with pytest.raises(ValueError, match="more than 1 value"):
         norm(gt.ones(1, 3))
+
+
+@needs_torch
+def test_group_norm_has_second_derivatives():
+    seen = []
+    for library in (gt, torch):
+        made = [library.tensor(draw(shape, "float64"), requires_grad=True) for shape in [(2, 6, 3, 4), (6,), (6,)]]
+        out = library.nn.functional.group_norm(made[0], 3, *made[1:])
+        grads = library.autograd.grad((out**3).sum(), made, create_graph=True)
+        seen.append([out, *grads, *library.autograd.grad(sum((g * g).sum() for g in grads), made)])
+    check(*seen)
+
+
+def test_group_norm_of_no_samples():
+    assert nn.GroupNorm(2, 4)(gt.ones(0, 4, 3, 3)).shape == (0, 4, 3, 3)
 
 
 def test_lstm_by_hand():

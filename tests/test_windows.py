@@ -52,6 +52,21 @@ CASES = {
     "conv": lambda F, x, w, v, s: F.conv2d(x, w, stride=(2, 1), padding=(1, 0), dilation=(1, 2)),
     "conv same": lambda F, x, w, v, s: F.conv2d(x, w, padding="same"),
     "conv groups": lambda F, x, w, v, s: F.conv2d(x, v, groups=2, padding=1),
+    "conv of every channel": lambda F, x, w, v, s: (
+        F.conv2d(x, w[:, :1], v[:, 0, 0, 0], padding=1, groups=4),
+        F.conv2d(x, v[:, :1], padding=(1, 2), dilation=(2, 1), stride=(1, 2), groups=4),
+        F.conv2d(x[0], w[:, :1], padding="same", groups=4),
+        F.conv1d(s, w[:, :1, 0], padding=4, groups=4),
+        F.conv3d(x.view(2, 2, 2, 6, 7), w[:2, :1, None], groups=2),
+        F.conv_transpose2d(x, v[:, :1], stride=2, padding=1, groups=4),
+    ),
+    "conv with many places": lambda F, x, w, v, s: (
+        F.conv2d(x, w.reshape(2, 4, 6, 3), stride=(1, 2), padding=2, dilation=(1, 3)),
+        F.conv2d(x, w.reshape(2, 4, 3, 6), stride=(4, 1), padding=(3, 0), dilation=(2, 1)),
+        F.conv2d(x, w.reshape(4, 2, 3, 6), stride=(3, 6), padding=(0, 3), groups=2),
+        F.conv3d(x.view(2, 2, 2, 6, 7), w.reshape(4, 2, 2, 3, 3), stride=(1, 2, 3), padding=1),
+        F.conv1d(s, w.reshape(2, 4, 18)[..., :12], stride=5, padding=4),
+    ),
     "conv1d": lambda F, x, w, v, s: F.conv1d(s, w[:, :, 0], stride=2, padding=1),
     "conv without a batch": lambda F, x, w, v, s: F.conv2d(x[0], w),
     "transposed": lambda F, x, w, v, s: F.conv_transpose2d(x, w, stride=2, padding=1, output_padding=1),
@@ -68,6 +83,14 @@ CASES = {
         *F.adaptive_max_pool2d(x, (4, 3), return_indices=True),
         *F.adaptive_max_pool1d(s, 3, True),
         *F.adaptive_max_pool3d(x.view(2, 2, 2, 6, 7), (1, 4, 7), True),
+    ),
+    "adaptive even": lambda F, x, w, v, s: (
+        F.adaptive_avg_pool2d(x[0], (2, 1)),
+        F.adaptive_avg_pool2d(x[..., :6], (3, 6)),
+        F.adaptive_avg_pool1d(s, 3),
+        F.adaptive_avg_pool3d(x.view(2, 2, 2, 6, 7), (1, 3, 3)),
+        *F.adaptive_max_pool2d(x[0].round(), 1, True),
+        F.adaptive_max_pool1d(s, 1),
     ),
     "adaptive ties": lambda F, x, w, v, s: F.adaptive_max_pool2d(x.round(), (3, 2)) + 0 * x.sum(),
     "indices by name": lambda F, x, w, v, s: (
@@ -168,6 +191,43 @@ def test_folding_counts_the_windows():
     ones = gt.ones(1, 1, 4, 4)
     counts = F.fold(F.unfold(ones, 3), (4, 4), 3)
     assert counts[0, 0].tolist() == [[1, 2, 2, 1], [2, 4, 4, 2], [2, 4, 4, 2], [1, 2, 2, 1]]
+
+
+@needs_torch
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_convolutions_have_second_derivatives(groups):
+    seen = []
+    for functions, make, library in ((F, ours, gt), (torch.nn.functional, theirs, torch)):
+        x, w = make(draw((2, 4, 6, 7), "float64"), grad=True), make(draw((4, 4 // groups, 3, 2), "float64"), grad=True)
+        out = functions.conv2d(x, w, padding=(2, 1), dilation=(1, 2), groups=groups)
+        grads = library.autograd.grad((out**3).sum(), (x, w), create_graph=True)
+        seen.append(library.autograd.grad(sum((g * g).sum() for g in grads), (x, w)))
+    check(*seen)
+
+
+def test_gradients_of_convolutions_are_no_narrower_inside_autocast():
+    x, w = ours(draw((2, 4, 6, 7), "float32"), grad=True), ours(draw((4, 4, 3, 3), "float32"), grad=True)
+    out = F.conv2d(x, w)
+    right = gt.autograd.grad((out * out).sum(), (x, w), retain_graph=True)
+    with gt.autocast("cpu"):
+        grads = gt.autograd.grad((out * out).sum(), (x, w))
+    assert [g.dtype for g in grads] == [gt.float32] * 2
+    check(grads, right)
+
+
+def test_convolutions_of_every_channel_round_halves_once():
+    x, w = ours(draw((2, 4, 6, 7), "float32")).half(), ours(draw((4, 1, 3, 3), "float32")).half()
+    out = F.conv2d(x, w, padding=1, groups=4)
+    assert out.dtype == gt.float16 and out.is_contiguous()
+    check(out, F.conv2d(x.float(), w.float(), padding=1, groups=4).half())
+
+
+def test_adaptive_means_round_once():
+    x = ours(draw((2, 3, 32, 32), "float32")).half()
+    check(F.adaptive_avg_pool2d(x, 1).flatten(1), x.flatten(2).mean(2))
+    with pytest.raises(RuntimeError, match="output_size must be greater than or equal to 0"):
+        F.adaptive_avg_pool2d(x, (-1, 2))
+    assert F.adaptive_max_pool2d(x, (0, 2)).shape == (2, 3, 0, 2) == F.adaptive_avg_pool2d(x, (0, 2)).shape
 
 
 def test_a_small_network_learns():

@@ -3,8 +3,9 @@
 import math
 
 from gt._gt import stack
+from gt.nn.columns import _keys, _shifted
 from gt.nn.module import Module
-from gt.nn.windows import _keys, _padded, _shifted, _window_count, each
+from gt.nn.windows import _padded, _window_count, each
 
 __all__ = ["fold", "unfold"]
 

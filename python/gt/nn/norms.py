@@ -1,6 +1,9 @@
 """Normalisation over batches and groups of channels, which stand in dimension 1."""
 
-from gt._gt import empty, ones, tensor, zeros
+import math
+
+from gt._gt import empty, is_grad_enabled, ones, tensor, zeros
+from gt.autograd.function import Function
 from gt.autograd.grad_mode import no_grad
 from gt.nn import init
 from gt.nn.module import Module
@@ -60,12 +63,55 @@ def group_norm(input, num_groups, weight=None, bias=None, eps=1e-5):
         )
     if not input.numel() and 0 in input.shape[1:]:
         raise RuntimeError(f"group_norm: expected channels, and elements in each, got shape {list(input.shape)}")
-    if not input.numel():
-        return _scaled(_wide(input), weight, bias, input.dtype)
-    groups = _wide(input).reshape(input.shape[0], num_groups, -1)
-    centred = groups - groups.mean(-1, keepdim=True)
-    x = centred * (groups.var(-1, correction=0, keepdim=True) + eps).rsqrt()
-    return _scaled(x.reshape(input.shape), weight, bias, input.dtype)
+    x = _wide(input)
+    weight, bias = (None if t is None else t.to(x.dtype) for t in (weight, bias))
+    return _Groups.apply(x, weight, bias, num_groups, eps).to(input.dtype)
+
+
+class _Groups(Function):
+    """`group_norm` with its gradient in two passes: sums for each channel, and what these make of every element."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, groups, eps):
+        ctx.sizes, ctx.eps = (x.shape[0], groups, x.shape[1] // groups, math.prod(x.shape[2:])), eps
+        mean, rate, centred = _standard(x.reshape(ctx.sizes), eps)
+        ctx.save_for_backward(x, weight, mean, rate)
+        out = centred * rate
+        if weight is not None:
+            out = out * weight.view(*ctx.sizes[1:3], 1)
+        if bias is not None:
+            out = out + bias.view(*ctx.sizes[1:3], 1)
+        return out.reshape(x.shape)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight, mean, rate = ctx.saved_tensors
+        sizes, grouped, grad = ctx.sizes, x.reshape(ctx.sizes), grad.reshape(ctx.sizes)
+        if is_grad_enabled():
+            # To be differentiated again, they come from the input.
+            mean, rate, centred = _standard(grouped, ctx.eps)
+        else:
+            centred = grouped - mean
+        alone, along = grad.sum(3, keepdim=True), (grad * centred).sum(3, keepdim=True)
+        for_x = for_weight = for_bias = None
+        if ctx.needs_input_grad[0]:
+            scale = 1.0 if weight is None else weight.view(*sizes[1:3], 1)
+            count = sizes[2] * sizes[3]
+            level = (alone * scale).sum(2, keepdim=True) * rate / count
+            slope = (along * scale).sum(2, keepdim=True) * rate * rate * rate / count
+            for_x = (grad * (rate * scale) - centred * slope - level).reshape(x.shape)
+        if ctx.needs_input_grad[1]:
+            for_weight = (along * rate).sum((0, 3)).flatten()
+        if ctx.needs_input_grad[2]:
+            for_bias = alone.sum((0, 3)).flatten()
+        return for_x, for_weight, for_bias, None, None
+
+
+def _standard(grouped, eps):
+    """Mean, one by the deviation, and what is left without the mean, of each group."""
+    mean = grouped.mean((2, 3), keepdim=True)
+    centred = grouped - mean
+    return mean, ((centred * centred).mean((2, 3), keepdim=True) + eps).rsqrt(), centred
 
 
 def instance_norm(

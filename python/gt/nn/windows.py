@@ -1,12 +1,14 @@
 """Convolutions and pooling as products and reductions of shifted views: every place of a window is a strided slice."""
 
-import itertools
 import math
 
 from gt._gt import arange, stack
 from gt._gt import bool as bool_
 from gt.amp import _narrow
 from gt.composed.info import iinfo
+from gt.nn.columns import _shifted, columns
+from gt.nn.convolution import Convolution, product
+from gt.nn.depthwise import Depthwise, _padded
 
 __all__ = [
     "adaptive_avg_pool1d",
@@ -41,25 +43,6 @@ def each(value, rank):
     return sizes * rank if len(sizes) == 1 else sizes
 
 
-def _padded(x, pads, value=0.0):
-    """With (before, after) more elements in each spatial dimension, or fewer where that is negative."""
-    if not any(n for pair in pads for n in pair):
-        return x
-    return x.pad([n for pair in reversed(pads) for n in pair], "constant", value)
-
-
-def _keys(kernel, stride, dilation, out):
-    """For every place of the window, the slices of what stands there as it slides."""
-    for place in itertools.product(*(range(k) for k in kernel)):
-        slices = (slice(p * d, p * d + (n - 1) * s + 1, s) for p, d, n, s in zip(place, dilation, out, stride))
-        yield (..., *slices)
-
-
-def _shifted(x, kernel, stride, dilation, out):
-    """For every place of the window, the elements that stand there as it slides."""
-    return (x[key] for key in _keys(kernel, stride, dilation, out))
-
-
 def _with_batch(name, x, rank):
     if x.dim() not in (rank + 1, rank + 2):
         raise RuntimeError(f"{name}: expected {rank + 1}D (unbatched) or {rank + 2}D (batched) input, got {x.dim()}D")
@@ -88,19 +71,28 @@ def _conv(name, rank, input, weight, bias, stride, padding, dilation, groups):
         pads = _same_pads(kernel, stride, dilation)
     else:
         pads = [(p, p) for p in each(0 if padding == "valid" else padding, rank)]
-    x = _padded(x, pads)
-    out = [(n - d * (k - 1) - 1) // s + 1 for n, k, d, s in zip(x.shape[2:], kernel, dilation, stride)]
+    sizes = [n + sum(pair) for n, pair in zip(x.shape[2:], pads)]
+    out = [(n - d * (k - 1) - 1) // s + 1 for n, k, d, s in zip(sizes, kernel, dilation, stride)]
     if any(n < 1 for n in out):
-        raise RuntimeError(f"{name}: the kernel {list(kernel)} can't be larger than the input {list(x.shape[2:])}")
-    batch, channels, filters = x.shape[0], x.shape[1], weight.shape[0]
-    columns = stack(list(_shifted(x, kernel, stride, dilation, out)), 2)
-    depth = channels // groups * math.prod(kernel)
-    columns = columns.reshape(batch, groups, depth, math.prod(out))
-    result = weight.reshape(groups, filters // groups, depth) @ columns
-    result = result.reshape(batch, filters, *out)
+        raise RuntimeError(f"{name}: the kernel {list(kernel)} can't be larger than the input {sizes}")
+    channels, filters = x.shape[1], weight.shape[0]
+    alike = x.dtype == weight.dtype and x.is_floating_point()
+    if groups == channels == filters and alike and math.prod(stride) <= 4:
+        # The few places that strides pass over are cheaper than columns.
+        result = Depthwise.apply(x, weight, pads, dilation)
+        if any(s != 1 for s in stride):
+            result = result[(..., *(slice(None, None, s) for s in stride))].contiguous()
+        return _finished(result, bias, input)
+    if filters <= channels and alike and math.prod(stride) == 1 < math.prod(kernel):
+        return _finished(Convolution.apply(x, weight, pads, dilation, groups), bias, input)
+    seen = columns(_padded(x, pads), kernel, stride, dilation, out)
+    return _finished(product(weight, seen, groups), bias, input)
+
+
+def _finished(result, bias, input):
     if bias is not None:
-        result = result + bias.view(-1, *[1] * rank)
-    return result.squeeze(0) if input.dim() == rank + 1 else result
+        result = result + bias.view(-1, *[1] * (result.dim() - 2))
+    return result.squeeze(0) if input.dim() < result.dim() else result
 
 
 def _spread(x, stride):
@@ -207,6 +199,13 @@ def _adaptive(name, rank, input, output_size, reduce, numbered=False):
     if wanted == list(x.shape[2:]):
         # What comes out may be written to.
         x = x.clone()
+    if reduce is _mean:
+        x = _even_means(x, wanted)
+    elif all(want == 1 for want in wanted) and 0 not in x.shape[2:]:
+        # Each channel is one window, where an element has the number of its place.
+        rows = x.flatten(2).max(2)
+        parts = tuple(part.reshape(*input.shape[:-rank], *[1] * rank) for part in rows)
+        return parts if numbered else parts[0]
     parts = (x, _numbers(x)) if numbered else (x,)
     # The last dimension first, so that of equal elements the first one counts.
     for dim in range(rank + 1, 1, -1):
@@ -216,12 +215,25 @@ def _adaptive(name, rank, input, output_size, reduce, numbered=False):
         if want and n % want == 0:
             parts = reduce(dim + 1, *(part.unflatten(dim, (want, n // want)) for part in parts))
             continue
+        if want == 0:
+            parts = tuple(part.narrow(dim, 0, 0) for part in parts)
+            continue
         cuts = [(i * n // want, -(-(i + 1) * n // want)) for i in range(want)]
         pieces = [reduce(dim, *(part.narrow(dim, a, b - a) for part in parts)) for a, b in cuts]
         parts = tuple(stack(list(of), dim) for of in zip(*pieces))
     if input.dim() == rank + 1:
         parts = tuple(part.squeeze(0) for part in parts)
     return parts if numbered else parts[0]
+
+
+def _even_means(x, wanted):
+    """With the means, in one pass, of all dimensions that windows of one size divide."""
+    sizes, within = [], []
+    for n, want in zip(x.shape[2:], wanted):
+        even = want not in (0, n) and n % want == 0
+        sizes += [want, n // want] if even else [n]
+        within += [len(sizes) + 1] if even else []
+    return x.reshape(*x.shape[:2], *sizes).mean(within) if within else x
 
 
 def _numbers(x):
