@@ -447,17 +447,9 @@ pub(crate) fn flat_nonzero(x: &Tensor) -> Result<Tensor> {
     let Operand::Val(flags) = super::pointwise::to_bool(&(&x.detach()).into())? else {
         bail!(Type, "nonzero: expected a tensor");
     };
-    let flags = moves::reshape(&flags, &[-1])?;
-    let session = x.session()?;
     let count = reduce::sum(&flags, &[], false, None)?.item()?.as_i64();
-    // Every true place writes its position at its rank; the others write to one element more, which is cut off.
-    let rank = bin(Binary::Sub, &reduce::cumsum(&flags, 0, None)?, Scalar::Int(1))?;
-    let place = arith::select(&flags, &(&rank).into(), &Scalar::Int(count).into())?;
-    let ty = gt_ir::Ty::new(DType::I64, [count as usize + 1]);
-    let room = Tensor::from_var(create::full_var(&session, &ty, Scalar::Int(0))?);
-    let positions = create::indices_in(&session, flags.numel())?;
-    let found = apply(Op::TakePut { dim: 0, mode: ScatterMode::Set }, &[&room, &place, &positions])?;
-    slice(&found, 0, 0, count as usize, 1)
+    // In order, and equals in theirs, the true ones come first.
+    Ok(super::sort::topk(&moves::reshape(&flags, &[-1])?, count, 0, true)?.1)
 }
 
 /// Coordinates of the elements that are not zero, one tensor per dimension; waits for their count.
