@@ -284,6 +284,30 @@ def test_limits_of_types():
         gt.finfo(gt.int32)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bfloat16"])
+@pytest.mark.parametrize("right", [False, True])
+@pytest.mark.parametrize("n", [512, 1000, 1023])
+def test_searchsorted_of_many(dtype, right, n):
+    rng = np.random.default_rng(1)
+    rows, x = (
+        np.sort(rng.integers(-99, 99, (3, n))).astype("float32"),
+        rng.integers(-120, 120, (3, 6000)).astype("float32"),
+    )
+    if dtype != "int64":
+        rows[:, -3:], x[0, 0] = [INF, NAN, NAN], NAN
+    rows[1], x[1, 0] = -99, 0
+    side = "right" if right else "left"
+    wanted = np.stack([np.searchsorted(a, v, side) for a, v in zip(rows, x, strict=True)])
+    a, v = gt.tensor(rows).to(getattr(gt, dtype)), gt.tensor(x).to(getattr(gt, dtype))
+    if right and dtype != "int64":
+        wanted[0, 0] = n - 2  # NaN stands before the NaNs of the row on both sides.
+    np.testing.assert_array_equal(gt.searchsorted(a, v, right=right).numpy(), wanted)
+    for k in range(3):
+        found = gt.searchsorted(a[k], v[k].reshape(2, -1), right=right, out_int32=True)
+        assert found.dtype == gt.int32
+        np.testing.assert_array_equal(found.numpy().reshape(-1), wanted[k])
+
+
 def test_what_is_refused():
     for bad, message in (
         (lambda: gt.diag(gt.ones(2, 2, 2)), "diag: expected a vector or a matrix"),

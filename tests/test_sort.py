@@ -49,6 +49,53 @@ def test_topk_and_kthvalue(dtype):
     assert (values(gt.msort(t)) == np.sort(values(t), 0)).all()
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dim", [0, 1])
+def test_few_of_many(dtype, dim):
+    rng = np.random.default_rng(3)
+    x = rng.integers(-90, 90, (5, 700)).astype("float32")
+    x[1], x[2] = np.sort(x[1]), -np.sort(-x[2])
+    x[3] = 7
+    x = np.where(x == 5, -0.0, np.where(x == 6, 0.0, x)).astype("float32")
+    x = x if dim else np.ascontiguousarray(x.T)
+    t = gt.tensor(x).to(getattr(gt, dtype))
+    kept = values(t).astype("float64")
+    for k in (1, 3, 60):
+        for largest in (True, False):
+            mine = t.topk(k, dim, largest)
+            order = np.argsort(-kept if largest else kept, axis=dim, kind="stable").take(range(k), dim)
+            np.testing.assert_array_equal(mine.indices.numpy(), order)
+            np.testing.assert_array_equal(values(mine.values), np.take_along_axis(values(t), order, dim))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_nan_among_few_of_many(dtype):
+    x = gt.arange(500.0).to(getattr(gt, dtype))
+    x[[3, 77, 300]] = NAN
+    x[[9, 450]] = -np.inf
+    assert x.topk(4).indices.tolist()[:3] == [3, 77, 300]
+    assert x.topk(3, largest=False).indices.tolist() == [9, 450, 0]
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.02, 0.5, 0.98, 1.0])
+@pytest.mark.parametrize("shape", [(40001,), (3, 20003), (300, 7), (4, 50, 3)])
+def test_flags_in_order(shape, chance):
+    x = np.random.default_rng(5).random(shape) < chance
+    t = gt.tensor(x)
+    for dim in {0, len(shape) - 1}:
+        for descending in (False, True):
+            order = np.argsort(~x if descending else x, axis=dim, kind="stable")
+            mine = t.sort(dim, descending)
+            np.testing.assert_array_equal(mine.indices.numpy(), order)
+            np.testing.assert_array_equal(mine.values.numpy(), np.take_along_axis(x, order, dim))
+            k = shape[dim] * 2 // 3
+            few = t.topk(k, dim, descending)
+            np.testing.assert_array_equal(few.indices.numpy(), order.take(range(k), dim))
+    np.testing.assert_array_equal(t.nonzero().numpy(), np.argwhere(x))
+    y = gt.arange(x.size).reshape(shape)
+    np.testing.assert_array_equal(y[t].numpy(), y.numpy()[x])
+
+
 def test_median_takes_the_smaller_of_two_and_shows_nan():
     x = np.array([[3.0, 1.0, 2.0, 4.0], [5.0, NAN, 0.0, 1.0]], "float32")
     mine = gt.tensor(x).median(1)

@@ -48,12 +48,39 @@ def searchsorted(sorted_sequence, input, *, out_int32=False, right=False, side=N
             "searchsorted: expected a sorted vector, or rows for all but the last dimension of what is looked up, got "
             f"{list(rows.shape)} and {list(x.shape)}"
         )
+    rows, x = rows.detach(), x.detach()
+    found = _halved(rows, x, after) if rows.shape[-1] * x.numel() >= HALVED else _counted(rows, x, after)
+    return found.to(_gt.int32 if out_int32 else _gt.int64)
+
+
+# As many comparisons of all with all take longer than looking by halves.
+HALVED = 1 << 20
+
+
+def _before(rows, x, after):
+    before = rows <= x if after else rows < x
+    # NaN stands after every number.
+    return before | (x.isnan() & ~rows.isnan()) if rows.is_floating_point() else before
+
+
+def _counted(rows, x, after):
+    """How many elements of its row stand before each number."""
     rows = rows.unsqueeze(-2) if rows.dim() > 1 else rows
-    before = rows <= x.unsqueeze(-1) if after else rows < x.unsqueeze(-1)
-    if rows.is_floating_point():
-        # NaN stands after every number.
-        before = before | (x.unsqueeze(-1).isnan() & ~rows.isnan())
-    return before.sum(-1).to(_gt.int32 if out_int32 else _gt.int64)
+    return _before(rows, x.unsqueeze(-1), after).sum(-1)
+
+
+def _halved(rows, x, after):
+    """The same in as many steps as the length of a row has bits."""
+    n = rows.shape[-1]
+    step = 1 << (n.bit_length() - 1)
+    found = _gt.zeros(x.shape, dtype=_gt.int64)
+    while step:
+        last = found + (step - 1)
+        inside = last.clamp(max=n - 1)
+        there = rows[inside] if rows.dim() == 1 else rows.gather(-1, inside)
+        found = _gt.where(_before(there, x, after) & (last < n), last + 1, found)
+        step //= 2
+    return found
 
 
 def bucketize(input, boundaries, *, out_int32=False, right=False):

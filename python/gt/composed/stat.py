@@ -212,9 +212,10 @@ def bincount(input, weights=None, minlength=0):
     """How often each number occurs, or the sum of the weights of its occurrences; waits for the largest one."""
     if input.dim() != 1 or input.is_floating_point():
         raise RuntimeError("bincount: expected a vector of integers that are not negative")
-    if input.numel() and input.min().item() < 0:
+    low, high = _gt.stack(input.aminmax()).tolist() if input.numel() else (0, -1)
+    if low < 0:
         raise RuntimeError("bincount: expected integers that are not negative")
-    size = max(minlength, int(input.max().item()) + 1 if input.numel() else 0)
+    size = max(minlength, int(high) + 1)
     if weights is None:
         weights = _gt.ones(input.numel(), dtype=_gt.int64)
     elif not weights.is_floating_point():

@@ -194,7 +194,7 @@ def _adaptive(name, rank, input, output_size, reduce, numbered=False):
     x = _with_batch(name, input, rank)
     output_size = each(output_size, rank)
     if any(n is not None and n < 0 for n in output_size):
-        raise RuntimeError(f"{name}: elements of output_size must be 0 or more, got {output_size}")
+        raise RuntimeError(f"{name}: output_size must be greater than or equal to 0, got {output_size}")
     wanted = [n if want is None else want for n, want in zip(x.shape[2:], output_size)]
     if wanted == list(x.shape[2:]):
         # What comes out may be written to.

@@ -447,17 +447,9 @@ pub(crate) fn flat_nonzero(x: &Tensor) -> Result<Tensor> {
     let Operand::Val(flags) = super::pointwise::to_bool(&(&x.detach()).into())? else {
         bail!(Type, "nonzero: expected a tensor");
     };
-    let flags = moves::reshape(&flags, &[-1])?;
-    let session = x.session()?;
     let count = reduce::sum(&flags, &[], false, None)?.item()?.as_i64();
-    // Every true place writes its position at its rank; the others write to one element more, which is cut off.
-    let rank = bin(Binary::Sub, &reduce::cumsum(&flags, 0, None)?, Scalar::Int(1))?;
-    let place = arith::select(&flags, &(&rank).into(), &Scalar::Int(count).into())?;
-    let ty = gt_ir::Ty::new(DType::I64, [count as usize + 1]);
-    let room = Tensor::from_var(create::full_var(&session, &ty, Scalar::Int(0))?);
-    let positions = create::indices_in(&session, flags.numel())?;
-    let found = apply(Op::TakePut { dim: 0, mode: ScatterMode::Set }, &[&room, &place, &positions])?;
-    slice(&found, 0, 0, count as usize, 1)
+    // In order, and equals in theirs, the true ones come first.
+    Ok(super::sort::topk(&moves::reshape(&flags, &[-1])?, count, 0, true)?.1)
 }
 
 /// Coordinates of the elements that are not zero, one tensor per dimension; waits for their count.
@@ -465,19 +457,15 @@ pub fn nonzero_tuple(x: &Tensor) -> Result<Vec<Tensor>> {
     if x.ndim() == 0 {
         return nonzero_tuple(&moves::reshape(x, &[1])?);
     }
-    let flat = flat_nonzero(x)?;
-    let strides = x.shape().strides();
+    // One division for each dimension but the last: the rest is what a product leaves.
+    let mut rest = flat_nonzero(x)?;
     let mut out = Vec::new();
-    for (d, &stride) in strides.iter().enumerate() {
-        let mut at = flat.clone();
-        if stride != 1 {
-            at = bin(Binary::FloorDiv, &at, Scalar::Int(stride as i64))?;
-        }
-        if d > 0 {
-            at = bin(Binary::Rem, &at, Scalar::Int(x.shape()[d] as i64))?;
-        }
+    for &stride in &x.shape().strides()[..x.ndim() - 1] {
+        let at = bin(Binary::FloorDiv, &rest, Scalar::Int(stride as i64))?;
+        rest = bin(Binary::Sub, &rest, &bin(Binary::Mul, &at, Scalar::Int(stride as i64))?)?;
         out.push(at);
     }
+    out.push(rest);
     Ok(out)
 }
 

@@ -72,8 +72,9 @@ pub fn median(x: &Tensor, dim: i64, keepdim: bool) -> Result<(Tensor, Tensor)> {
     if n == 0 {
         bail!(Index, "median(): Expected reduction dim {d} to have non-zero size.");
     }
-    let (_, order) = pair(Op::Sort { dim: d, descending: false }, &x.detach())?;
-    let mut at = moves::narrow(&order, d as i64, (n as i64 - 1) / 2, 1)?;
+    let middle = (n - 1) / 2;
+    let (_, order) = pair(Op::TopK { dim: d, k: middle + 1, largest: false }, &x.detach())?;
+    let mut at = moves::narrow(&order, d as i64, middle as i64, 1)?;
     if x.dtype().is_float() {
         let first = apply(Op::ArgReduce { kind: ArgKind::Max, dim: d, keepdim: true }, &[x])?;
         let largest = apply(Op::Gather { dim: d }, &[&x.detach(), &first])?;

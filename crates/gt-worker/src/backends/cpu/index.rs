@@ -142,11 +142,16 @@ pub fn take(dim: usize, x: &Tensor, index: &Tensor, out: u32, bases: Bases, thre
     let (from, to) = (Ptr::new(start(x, bases)), Ptr::new(bases.ptrs[out as usize]));
     let tasks = tasks(threads, rows * (inner + 4), rows);
     threads.run(tasks, &|t| {
-        for r in rows * t / tasks..rows * (t + 1) / tasks {
-            let (o, i) = (r / at.len(), r % at.len());
-            let row = o * n + wrapped(at[i], n);
-            // SAFETY: the index is in range, so the row exists; rows of the result are disjoint.
-            unsafe { copy_row(from.get().add(row * bytes), to.get().add(r * bytes), bytes) };
+        let (mut r, end) = (rows * t / tasks, rows * (t + 1) / tasks);
+        while r < end {
+            let (o, first) = (r / at.len(), r % at.len());
+            let run = (at.len() - first).min(end - r);
+            let from = from.get().wrapping_add(o * n * bytes);
+            for (i, &k) in at[first..first + run].iter().enumerate() {
+                // SAFETY: the index is in range, so the row exists; rows of the result are disjoint.
+                unsafe { copy_row(from.add(wrapped(k, n) * bytes), to.get().add((r + i) * bytes), bytes) };
+            }
+            r += run;
         }
     });
 }
@@ -160,6 +165,7 @@ unsafe fn copy_row(from: *const u8, to: *mut u8, bytes: usize) {
     // SAFETY: as the caller promises.
     unsafe {
         match bytes {
+            1 => *to = *from,
             2 => (to as *mut u16).write_unaligned((from as *const u16).read_unaligned()),
             4 => (to as *mut u32).write_unaligned((from as *const u32).read_unaligned()),
             8 => (to as *mut u64).write_unaligned((from as *const u64).read_unaligned()),
@@ -324,7 +330,7 @@ fn scatter_of<T: Meets>(
         return;
     }
     // Every task looks at every index, so ranges pay only for a few.
-    let ranges = tasks(threads, at.len() * 2, n).min(4);
+    let ranges = tasks(threads, at.len() * 2, n).min(4).min(threads.count());
     threads.run(ranges, &|t| {
         let own = (n * t / ranges) as i64..(n * (t + 1) / ranges) as i64;
         each_place(shape, base, dim, 0..at.len(), |i, place| {
@@ -376,7 +382,7 @@ fn take_put_of<T: Meets>(
             unsafe { put_rows::<T>(mode, (0..outer, n, inner), own, 0..n, at, sides) };
         });
     } else {
-        let ranges = count(n).min(4);
+        let ranges = count(n).min(4).min(threads.count());
         threads.run(ranges.max(1), &|t| {
             let own = n * t / ranges.max(1)..n * (t + 1) / ranges.max(1);
             // SAFETY: the rows are this task's own.
@@ -397,6 +403,11 @@ per_isa! {
     ) {
         let (outer, n, inner) = base;
         for o in outer {
+            if inner == 1 {
+                // SAFETY: as below.
+                unsafe { put_elements::<T>(mode, (o, n), places.clone(), at, sides) };
+                continue;
+            }
             for (i, &k) in at.iter().enumerate() {
                 let place = wrapped(k, n);
                 if !places.contains(&place) {
@@ -416,5 +427,38 @@ per_isa! {
                 }
             }
         }
+    }
+}
+
+/// Puts the elements of one slice whose place lies in `places`.
+///
+/// # Safety
+/// Indices are in range, and the places are this task's own.
+#[inline(always)]
+unsafe fn put_elements<T: Meets>(
+    mode: ScatterMode,
+    (o, n): (usize, usize),
+    places: std::ops::Range<usize>,
+    at: &[i64],
+    sides: Sides,
+) {
+    // SAFETY: both sides hold all slices.
+    let (to, from) = unsafe {
+        let from = (sides.src.get() as *const T).add(o * at.len());
+        ((sides.base.get() as *mut T).add(o * n), std::slice::from_raw_parts(from, at.len()))
+    };
+    let put = |meet: fn(T, T) -> T| {
+        for (&k, &x) in at.iter().zip(from) {
+            let place = wrapped(k, n);
+            if places.contains(&place) {
+                // SAFETY: as the caller promises.
+                unsafe { *to.add(place) = meet(*to.add(place), x) };
+            }
+        }
+    };
+    match mode {
+        ScatterMode::Set => put(|_, x| x),
+        ScatterMode::Add => put(T::sum),
+        ScatterMode::Max => put(T::larger),
     }
 }

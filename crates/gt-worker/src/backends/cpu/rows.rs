@@ -279,11 +279,44 @@ fn scan_of<E: Wide>(kind: ScanKind, dim: usize, x: &Tensor, out: u32, bases: Bas
         return;
     }
     let (from, to) = (start(x, bases), Ptr::new(bases.ptrs[out as usize]));
-    let join = |a, b| match kind {
-        ScanKind::Sum => E::add(a, b),
-        ScanKind::Prod => E::mul(a, b),
-    };
+    match kind {
+        ScanKind::Sum => scan_by::<E>(E::add, (outer, n, inner), from, to, threads),
+        ScanKind::Prod => scan_by::<E>(E::mul, (outer, n, inner), from, to, threads),
+    }
+}
+
+/// Rows that are scanned side by side: the next element of a row has to wait for the one before.
+const ABREAST: usize = 8;
+
+fn scan_by<E: Wide>(
+    join: impl Fn(E::To, E::To) -> E::To + Sync + Copy,
+    (outer, n, inner): (usize, usize, usize),
+    from: Ptr,
+    to: Ptr,
+    threads: &Threads,
+) {
     let tasks = tasks(threads, outer * n * inner * 4, outer);
+    if inner == 1 {
+        threads.run(tasks, &|t| {
+            let (mut o, end) = (outer * t / tasks, outer * (t + 1) / tasks);
+            while o < end {
+                let rows = if end - o >= ABREAST { ABREAST } else { 1 };
+                // SAFETY: both tensors hold [outer][n] elements; tasks write disjoint rows.
+                let (x, out) = unsafe {
+                    (
+                        std::slice::from_raw_parts((from.get() as *const E).add(o * n), rows * n),
+                        std::slice::from_raw_parts_mut((to.get() as *mut E).add(o * n), rows * n),
+                    )
+                };
+                match rows {
+                    1 => scan_rows::<E, 1>(&join, x, out),
+                    _ => scan_rows::<E, ABREAST>(&join, x, out),
+                }
+                o += rows;
+            }
+        });
+        return;
+    }
     threads.run(tasks, &|t| {
         let mut totals: Vec<E::To> = Vec::with_capacity(inner);
         for o in outer * t / tasks..outer * (t + 1) / tasks {
@@ -305,4 +338,23 @@ fn scan_of<E: Wide>(kind: ScanKind, dim: usize, x: &Tensor, out: u32, bases: Bas
             }
         }
     });
+}
+
+/// Scans `R` rows that lie one after the other.
+#[inline(always)]
+fn scan_rows<E: Wide, const R: usize>(join: &impl Fn(E::To, E::To) -> E::To, x: &[E], out: &mut [E]) {
+    let n = x.len() / R;
+    let rows: [&[E]; R] = std::array::from_fn(|r| &x[r * n..][..n]);
+    let mut left = out;
+    let outs: [&mut [E]; R] = std::array::from_fn(|_| left.split_off_mut(..n).unwrap_or_default());
+    let mut totals: [E::To; R] = std::array::from_fn(|r| rows[r][0].wide());
+    for r in 0..R {
+        outs[r][0] = rows[r][0];
+    }
+    for j in 1..n {
+        for r in 0..R {
+            totals[r] = join(totals[r], rows[r][j].wide());
+            outs[r][j] = E::back(totals[r]);
+        }
+    }
 }
