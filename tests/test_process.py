@@ -354,7 +354,7 @@ def test_waiting_releases_the_gil():
     stop.set()
     thread.join(10)
     during = [t for t in ticks if start <= t <= end]
-    assert len(during) >= min(3, (end - start) / 0.02)
+    assert len(during) >= min(3, int((end - start) / 0.02))
 
 
 def test_import_is_light(run_python):
